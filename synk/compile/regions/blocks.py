@@ -15,6 +15,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.signal.conv import Convolve1d
 
 from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.lines import Text
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import common_shape
@@ -26,7 +27,7 @@ Signature = tuple[
 
 @c_text.register(Blockwise)
 def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
-    """Write a loop, if there are several blocks."""
+    """Write a loop of the core Op over blocks, or the core Op alone if there are no axes of blocks."""
     ndim = op.batch_ndim(node)
     if not ndim:
         c_text(op.core_op, node, region)
@@ -52,29 +53,36 @@ def _loop(
     patterns: Sequence[Sequence[bool]],
     signature: Signature,
 ) -> None:
-    """Add a loop of a core node, whose inputs are blocks of the node's: one for all along broadcast axes."""
+    """Add a loop that runs a core node on each block of the node's inputs.
+
+    ``inner`` are the core node's inputs. ``patterns`` tell, by input and axis of blocks, whether there is one
+    block for all along that axis.
+    """
     ndim = len(patterns[0])
     graph = FunctionGraph(inner, core.outputs, clone=False)
-    views, shape = [region.view(variable) for variable in node.inputs], region.let_array(["0"] * ndim)
-    region.demand(common_shape(views, patterns, shape))
+    text, variables = region.text, region.variables
+    views, shape = [variables.view(variable) for variable in node.inputs], text.let_array(["0"] * ndim)
+    text.demand(common_shape(views, patterns, shape))
     batch = [f"{shape}[{axis}]" for axis in range(ndim)]
-    outputs = [region.new(out, [*batch, *lengths]) for out, lengths in _lengths(signature, node, views, ndim)]
-    count = region.let("long", f"elements({ndim}, {shape})")
+    outputs = [
+        variables.new(out, [*batch, *lengths]) for out, lengths in _lengths(signature, node, views, ndim)
+    ]
+    count = text.let("long", f"elements({ndim}, {shape})")
     with region.block(count, graph):
-        index = _index(region, batch)
+        index = _index(text, batch)
         for variable, view, pattern in zip(inner, views, patterns, strict=True):
             steps = ["0" if fixed else at for at, fixed in zip(index, pattern, strict=True)]
-            region.bind_part(variable, view, *steps)
-        places = [region.let_rest(view, *index) for view in outputs]
+            variables.bind_part(variable, view, *steps)
+        places = [text.let_rest(view, *index) for view in outputs]
         for variable, place in zip(core.outputs, places, strict=True):
-            region.destine(variable, place)
+            variables.destine(variable, place)
         region.write_nodes(graph.toposort())
         for variable, place in zip(core.outputs, places, strict=True):
-            region.store(variable, place)
+            variables.store(variable, place)
 
 
 def _lengths(signature: Signature, node: Apply, views: Sequence[View], ndim: int):
-    """Yield each output with the lengths of its blocks: known, or as axes of inputs are."""
+    """Yield each output with the lengths of its blocks: known ones, or those of axes of inputs."""
     named = {
         name: length
         for view, names in zip(views, signature[0], strict=True)
@@ -97,10 +105,10 @@ def _convolved(node: Apply, views: Sequence[View]) -> str:
     return f"{n} + {k} - 1" if full.data.all() else f"({n} < {k} ? {k} - {n} : {n} - {k}) + 1"
 
 
-def _index(region: RegionWriter, batch: Sequence[str]) -> list[str]:
+def _index(text: Text, batch: Sequence[str]) -> list[str]:
     """Return the place of block ``i`` along each axis of blocks."""
     found, rest = [], "i"
     for length in reversed(batch[1:]):
-        found.append(region.let("long", f"{rest} % {length}"))
-        rest = region.let("long", f"{rest} / {length}")
+        found.append(text.let("long", f"{rest} % {length}"))
+        rest = text.let("long", f"{rest} / {length}")
     return [rest, *reversed(found)]

@@ -5,13 +5,14 @@
         \"\"\"Pass an array on, if it has such a shape.\"\"\"
         for axis, length in enumerate(node.inputs[1:]):
             if not isinstance(length.type, NoneTypeT):
-                region.demand(f"{region.length(node.inputs[0], axis)} == {region.number(length)}")
-        region.same(node.outputs[0], node.inputs[0])
+                known = region.variables.length(node.inputs[0], axis)
+                region.text.demand(f"{known} == {region.variables.number(length)}")
+        region.variables.same(node.outputs[0], node.inputs[0])
 
-An entry adds lines to the region that is being written, a `RegionWriter`, and says what the node's outputs
-are in it. It raises `NoText` for a node that it cannot write; so does an Op without
-an entry. What a line demands and is not so makes the region give up, and its nodes run in Python instead:
-they say what is wrong.
+An entry adds lines to the region that is being written, a `RegionWriter`, and notes what the node's outputs
+are in it. It raises `NoText` for a node that it cannot write; so does an Op without an entry. Where a line
+demands something that does not hold in a call, the region gives up that call, and its nodes run in Python
+instead: they raise the error, if it is one.
 """
 
 from functools import singledispatch

@@ -21,12 +21,16 @@ from synk.compile.native.bit_generators import BITS, drawing_text
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.programs.elementwise.templates import is_float
 from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.lines import Text
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.views import View, listed
 
 
 class Draw(NamedTuple):
-    """A call of a function, on parameters ``x1`` and ``x2``; unless a condition holds, Python draws."""
+    """A function of NumPy that draws one number of a distribution, with parameters ``x1`` and ``x2``.
+
+    Unless the condition on the parameters holds, the region gives up, and Python draws or raises the error.
+    """
 
     function: str
     arguments: str
@@ -111,33 +115,33 @@ def draw(op: RandomVariable, node: Apply, region: RegionWriter) -> None:
     """Draw element by element, in C order."""
     generator, size, *parameters = node.inputs
     after, out = node.outputs
-    if op.inplace or not region.in_block or out.type.dtype not in TYPES:
+    if op.inplace or not region.text.in_loop or out.type.dtype not in TYPES:
         raise NoText(f"no C text for {op} here")
-    region.bind(after, region.generator(generator, node))
-    read = [region.view(parameter) for parameter in parameters]
+    region.variables.bind(after, region.variables.generator(generator, node))
+    read = [region.variables.view(parameter) for parameter in parameters]
     count = step = "0"
     if isinstance(op, basic.CategoricalRV):
         whole = read[0]
         count, step = whole.shape[-1], whole.strides[-1]
-        read = [region.let_view(whole.dtype, whole.at(), whole.shape[:-1], whole.strides[:-1])]
+        read = [region.text.let_view(whole.dtype, whole.at(), whole.shape[:-1], whole.strides[:-1])]
     texts = _texts(op, out.type.dtype, [one.dtype for one in read])
-    given = [_with_axes(region, one, out.type.ndim) for one in read]
-    lengths = _common(given) if isinstance(size.type, NoneTypeT) else [*region.lengths(size)]
+    given = [_with_axes(region.text, one, out.type.ndim) for one in read]
+    lengths = _common(given) if isinstance(size.type, NoneTypeT) else [*region.variables.lengths(size)]
     for length in lengths:
-        region.demand(f"{length} >= 0")
+        region.text.demand(f"{length} >= 0")
     if out.type.ndim:
-        target = region.new(out, lengths)
+        target = region.variables.new(out, lengths)
     else:
-        region.bind(out, region.let_later(TYPES[out.type.dtype]))
-        target = region.number_view(out.type.dtype, region.number(out))
-    region.declarations[BITS] = None
-    name = region.function(DRAWN.substitute(n=1 + len(given), body=texts[0], again=texts[1]))
+        region.variables.bind(out, region.text.let_later(TYPES[out.type.dtype]))
+        target = region.text.number_view(out.type.dtype, region.variables.number(out))
+    region.text.declarations[BITS] = None
+    name = region.text.function(DRAWN.substitute(n=1 + len(given), body=texts[0], again=texts[1]))
     views = listed([target, *given])
-    region.demand(f"{name}({region.number(after)}, {target.ndim}, {views}, {count}, {step})")
+    region.text.demand(f"{name}({region.variables.number(after)}, {target.ndim}, {views}, {count}, {step})")
 
 
 def _texts(op: RandomVariable, dtype: str, given: Sequence[str]) -> tuple[str, str]:
-    """Return the lines that draw an element, and those that draw again where they have not decided."""
+    """Return the lines that draw an element, and those of a second pass, for elements that it left open."""
     how, kind, kinds = DRAWS.get((type(op), dtype)), TYPES[dtype], [TYPES.get(one, "") for one in given]
     whole = isinstance(op, basic.IntegersRV)
     fit = all(one.startswith("int" if whole else ("float", "int", "uint", "bool")) for one in given)
@@ -153,12 +157,12 @@ def _texts(op: RandomVariable, dtype: str, given: Sequence[str]) -> tuple[str, s
     return ONE.format(parameters=parameters, condition=how.condition, kind=kind, draw=drawn), ""
 
 
-def _with_axes(region: RegionWriter, view: View, ndim: int) -> View:
-    """Return a view with so many axes, the first of them new."""
+def _with_axes(text: Text, view: View, ndim: int) -> View:
+    """Return a view with ``ndim`` axes, those at the front new and of length 1."""
     added = ndim - view.ndim
     if added < 0:
         raise NoText("a parameter of more axes than there are draws")
-    return region.let_view(view.dtype, view.at(), ["1"] * added + view.shape, ["0"] * added + view.strides)
+    return text.let_view(view.dtype, view.at(), ["1"] * added + view.shape, ["0"] * added + view.strides)
 
 
 def _common(views: Sequence[View]) -> list[str]:

@@ -17,23 +17,24 @@ from synk.compile.native.compiler import ELEMENTARY
 from synk.compile.native.special import SPECIAL, TABLE, special_text
 from synk.compile.programs.elementwise.body import Body, Operand, elemwise_body
 from synk.compile.programs.elementwise.chain_writer import Value, Writer, type_name
-from synk.compile.programs.elementwise.dialect import TYPES, of_few
+from synk.compile.programs.elementwise.dialect import TYPES, Dialect, of_few
 from synk.compile.programs.elementwise.templates import carrier, is_float
 from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.lines import Text
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import Fold, call, common_shape, fill, one_element
 
 
-def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:
-    """Return how a reduction combines elements; NoText if C cannot say it."""
+def fold_of(op: CAReduce, node: Apply, dialect: Dialect) -> Fold:
+    """Return how a reduction combines elements; NoText if there is no C for that."""
     source, dtype = node.inputs[0].type.dtype, op.acc_dtype or node.outputs[0].type.dtype
     axes = tuple(range(node.inputs[0].type.ndim)) if op.axis is None else tuple(sorted(op.axis))
     kind = type(op.scalar_op)
     if dtype not in TYPES or source not in TYPES or is_float(source) > is_float(dtype):
         raise NoText(f"{source} summed in {dtype}")
-    literal, up, low = region.dialect.literal, carrier(dtype), TYPES[dtype]
+    literal, up, low = dialect.literal, carrier(dtype), TYPES[dtype]
     if kind in (ps.Add, ps.Mul) and dtype != "bool":
         symbol, start = ("+", 0) if kind is ps.Add else ("*", 1)
         return Fold(dtype, axes, f"({low})({up}a {symbol} {up}b)", literal(start, dtype))
@@ -53,10 +54,13 @@ def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:
 
 @c_text.register(Elemwise)
 def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
-    """Write a loop, or a few lines where there are no axes; reductions that alone read results join it."""
-    few = region.in_block or not node.outputs[0].type.ndim
+    """Write a loop over elements, or one call where there are no axes.
+
+    Reductions of a result are computed in the same loop. The result is not stored if nothing else reads it.
+    """
+    few = region.text.in_loop or not node.outputs[0].type.ndim
     body = elemwise_body(node, of_few(region.dialect) if few else region.dialect)
-    declare(region, body)
+    declare(region.text, region.dialect, body)
     if not body.ndim:
         numbers(region, node.inputs, body, node.outputs)
         return
@@ -68,44 +72,47 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(ScalarOp)
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
-    """Write a line, or a few."""
+    """Write the call that computes a number from numbers."""
     body = elemwise_body(node, of_few(region.dialect))
-    declare(region, body)
+    declare(region.text, region.dialect, body)
     numbers(region, node.inputs, body, node.outputs)
 
 
 def numbers(
     region: RegionWriter, inputs: Sequence[Variable], body: Body, outputs: Sequence[Variable]
 ) -> None:
-    """Add the call that computes one element, in the place of a loop."""
-    places = [region.let_later(type_of(variable)) for variable in outputs]
+    """Add the call that computes one element of each output, where there are no axes to walk along."""
+    places = [region.text.let_later(type_of(variable)) for variable in outputs]
     constants = [text for _, text in body.constants]
-    arguments = [*map(region.number, inputs), *constants, *(f"&{place}" for place in places)]
-    region.line(f"{region.function(one_element(body))}({', '.join(arguments)});")
+    arguments = [*map(region.variables.number, inputs), *constants, *(f"&{place}" for place in places)]
+    region.text.line(f"{region.text.function(one_element(body))}({', '.join(arguments)});")
     if body.repeats:
-        region.repeats()
+        region.text.repeats()
     for variable, place in zip(outputs, places, strict=True):
-        region.bind(variable, place)
+        region.variables.bind(variable, place)
 
 
 @c_text.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, region: RegionWriter) -> None:
-    """Write a loop that folds what is there."""
+    """Write a loop that reads elements from memory and folds them to one."""
     (source,) = node.inputs
-    fold = fold_of(op, node, region)
+    fold = fold_of(op, node, region.dialect)
     operand = Operand(source.type.dtype, tuple(source.type.broadcastable))
     body = Body((operand,), (operand,), (), ("x0",), frozenset())
     loop(region, [source], body, [], [(0, node, fold)])
 
 
 def _folds(region: RegionWriter, variable: Variable) -> tuple[bool, list[tuple[Apply, Fold]]]:
-    """Tell whether a variable must be there for others than reductions, and return those that can join."""
+    """Return whether a variable must be stored, and the reductions of it that the loop can compute instead.
+
+    The loop that makes the variable computes them. Then it must be stored only if others read it too.
+    """
     found: list[tuple[Apply, Fold]] = []
-    kept = region.is_kept(variable)
-    for reader in region.uses.get(variable, []):
+    kept = region.liveness.is_kept(variable)
+    for reader in region.liveness.readers(variable):
         if isinstance(reader.op, CAReduce):
             try:
-                found.append((reader, fold_of(reader.op, reader, region)))
+                found.append((reader, fold_of(reader.op, reader, region.dialect)))
                 continue
             except NoText:
                 pass
@@ -113,18 +120,19 @@ def _folds(region: RegionWriter, variable: Variable) -> tuple[bool, list[tuple[A
     return kept or not found, found
 
 
-def declare(region: RegionWriter, body: Body) -> None:
+def declare(text: Text, dialect: Dialect, body: Body) -> None:
     """Declare the functions of the mathematical library that a body calls."""
-    for function, dtype, n_arguments in sorted(body.functions):  # libraries are kept by their text
+    # Sorted: a set has another order in another process, and compiled libraries are found by their text.
+    for function, dtype, n_arguments in sorted(body.functions):
         kind, suffix = type_name(dtype), "f" if dtype == "float32" else ""
         if function in SPECIAL:
-            region.declarations[TABLE] = None
-            region.declarations[special_text(function, kind)] = None
+            text.declarations[TABLE] = None
+            text.declarations[special_text(function, kind)] = None
             continue
-        vector = function in region.dialect.functions & ELEMENTARY
+        vector = function in dialect.functions & ELEMENTARY
         attribute = '__attribute__((simd("notinbranch"))) ' if vector else ""
         arguments = ", ".join([kind] * n_arguments)
-        region.declarations[f"{attribute}{kind} {function}{suffix}({arguments});"] = None
+        text.declarations[f"{attribute}{kind} {function}{suffix}({arguments});"] = None
 
 
 def loop(
@@ -134,20 +142,24 @@ def loop(
     stored: Sequence[tuple[int, Variable]],
     folds: Sequence[tuple[int, Apply, Fold]],
 ) -> None:
-    """Add a loop that stores some results and folds some."""
-    views, ndim = [region.view(variable) for variable in inputs], body.ndim
-    shape = region.let_array(["0"] * ndim)
+    """Add a loop that computes a body for each element, stores some of its results, and folds some.
+
+    ``stored`` are numbers of results, each with the variable that it becomes; ``folds`` are numbers of
+    results, each with the reduction that reads it and the fold that this is.
+    """
+    views, ndim = [region.variables.view(variable) for variable in inputs], body.ndim
+    shape = region.text.let_array(["0"] * ndim)
     patterns = [operand.broadcast for operand in body.inputs]
     if views:
-        region.demand(common_shape(views, patterns, shape))
+        region.text.demand(common_shape(views, patterns, shape))
     model = next((view for view, fixed in zip(views, patterns, strict=True) if not any(fixed)), None)
-    outputs = [region.new(variable, shape, model if ndim > 1 else None) for _, variable in stored]
+    outputs = [region.variables.new(variable, shape, model if ndim > 1 else None) for _, variable in stored]
     targets = [_folded(region, node, fold, shape, model) for _, node, fold in folds]
     views += [*outputs, *(spread for spread, _ in targets)]
     stores, of_folds = [k for k, _ in stored], [(k, fold) for k, _, fold in folds]
-    region.line(call(region, body, stores, of_folds, shape, views))
+    region.text.line(call(region.text, body, stores, of_folds, shape, views))
     if body.repeats:
-        region.repeats()
+        region.text.repeats()
     for (_, node, fold), (_, total) in zip(folds, targets, strict=True):
         region.done.add(node)
         if fold.dtype != node.outputs[0].type.dtype:
@@ -157,33 +169,37 @@ def loop(
 def _folded(
     region: RegionWriter, node: Apply, fold: Fold, shape: str, model: View | None
 ) -> tuple[View, Variable]:
-    """Make room for a fold: return its view, with all axes, and the variable that it is.
+    """Return the view in which a fold collects its elements, and the variable that they are.
 
-    Its axes lie in the order of those of the view ``model``, so that both are walked alike.
+    The view has the axes of what is folded, with stride 0 along those that are folded: all elements along
+    them meet in one. Its other axes lie in memory in the order of those of the view ``model``, since the loop
+    walks over both at a time.
     """
     (output,), ndim = node.outputs, node.inputs[0].type.ndim
     kept = [axis for axis in range(ndim) if axis not in fold.axes]
     if fold.chooses and not hasattr(node.tag, "of_nothing"):
-        # Nothing is the largest of no elements.
+        # There is no largest of no elements: Python raises the error.
         for axis in fold.axes:
-            region.demand(f"{shape}[{axis}]")
+            region.text.demand(f"{shape}[{axis}]")
     total = output if fold.dtype == output.type.dtype else output.type.clone(dtype=fold.dtype)()
     if not kept:
-        region.bind(total, region.let_later(TYPES[fold.dtype], fold.start))
-        return region.number_view(fold.dtype, region.number(total)), total
+        region.variables.bind(total, region.text.let_later(TYPES[fold.dtype], fold.start))
+        return region.text.number_view(fold.dtype, region.variables.number(total)), total
     lengths = [f"{shape}[{axis}]" for axis in kept]
     like = None
     if model is not None and len(kept) > 1:
-        like = region.let_view(fold.dtype, model.at(), lengths, [model.strides[axis] for axis in kept])
-    target = region.new(total, lengths, like)
-    fill(region, target, fold.start)
+        like = region.text.let_view(fold.dtype, model.at(), lengths, [model.strides[axis] for axis in kept])
+    target = region.variables.new(total, lengths, like)
+    fill(region.text, target, fold.start)
     steps = dict(zip(kept, target.strides, strict=True))
     every = [f"{shape}[{axis}]" for axis in range(ndim)]
-    return region.let_view(fold.dtype, target.at(), every, [steps.get(k, "0") for k in range(ndim)]), total
+    return region.text.let_view(
+        fold.dtype, target.at(), every, [steps.get(k, "0") for k in range(ndim)]
+    ), total
 
 
 def cast(region: RegionWriter, source: Variable, dtype: str, target: Variable) -> None:
-    """Convert what was folded in a dtype of its own."""
+    """Add a loop that converts a sum from the dtype in which it was computed to that of the result."""
     write, pattern = Writer(region.dialect), tuple(target.type.broadcastable)
     value = write.cast(Value("x0", dtype), target.type.dtype)
     operands = (Operand(dtype, pattern),), (Operand(target.type.dtype, pattern),)

@@ -2,7 +2,7 @@
 
     matrix -> its factors, by columns, and for each row the one that it was exchanged with, counted from 1
 
-A singular matrix has no inverse: the region gives up, and Python says what becomes of it.
+A singular matrix has no inverse: the region gives up, and Python decides on the result.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pytensor.tensor.sort import ArgSortOp
 from synk.compile.native.routines import TABLE, number_of
 from synk.compile.regions.c_texts import NoText, c_text
 from synk.compile.regions.linear_algebra import rows_of
+from synk.compile.regions.lines import Text
+from synk.compile.regions.memory import OwnMemory
 from synk.compile.regions.region_writer import RegionWriter, type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
@@ -97,32 +99,32 @@ class Factors(NamedTuple):
 
 def factors_of(region: RegionWriter, a: Variable, out: Variable, turned: bool = False) -> Factors:
     """Compute the factors of a matrix of the dtype of ``out``, or of its transpose."""
-    n, kind, view = rows_of(region, a, out), type_of(out), region.view(a)
+    n, kind, view = rows_of(region, a, out), type_of(out), region.variables.view(a)
     if turned:
-        view = region.let_view(view.dtype, view.at(), view.shape[::-1], view.strides[::-1])
-    region.demand(f"{n} < COUNTABLE")
-    region.declarations[TABLE] = None
+        view = region.text.let_view(view.dtype, view.at(), view.shape[::-1], view.strides[::-1])
+    region.text.demand(f"{n} < COUNTABLE")
+    region.text.declarations[TABLE] = None
     text = FACTOR.substitute(kind=kind, getrf=number_of("getrf", kind))
-    matrix, exchanged = region.scratch(out.type.dtype, [n, n]), region.scratch("int32", [n])
-    call = f"{region.function(text)}(&{view}, {matrix}.data, {exchanged}.data)"
-    return Factors(n, matrix, exchanged, region.let("int", call))
+    matrix, exchanged = region.memory.scratch(out.type.dtype, [n, n]), region.memory.scratch("int32", [n])
+    call = f"{region.text.function(text)}(&{view}, {matrix}.data, {exchanged}.data)"
+    return Factors(n, matrix, exchanged, region.text.let("int", call))
 
 
-def solve_by(region: RegionWriter, factors: Factors, columns: str, x: View, turned: bool = False) -> None:
+def solve_by(text: Text, factors: Factors, columns: str, x: View, turned: bool = False) -> None:
     """Put the solutions in the place of right sides, which lie one behind the other in ``x``.
 
-    ``turned``: the factors are those of the transpose.
+    ``turned`` says that the factors are those of the transposed matrix.
     """
     n, matrix, exchanged, info = factors
-    region.demand(f"!{info} && {columns} < COUNTABLE")
-    text = SOLUTION.substitute(getrs=number_of("getrs", x.kind), way="T" if turned else "N")
-    region.line(f"{region.function(text)}({n}, {columns}, {matrix}.data, {exchanged}.data, {x}.data);")
+    text.demand(f"!{info} && {columns} < COUNTABLE")
+    solution = SOLUTION.substitute(getrs=number_of("getrs", x.kind), way="T" if turned else "N")
+    text.line(f"{text.function(solution)}({n}, {columns}, {matrix}.data, {exchanged}.data, {x}.data);")
 
 
-def by_columns(region: RegionWriter, x: View, n: str, lengths: list[str]) -> View:
+def by_columns(memory: OwnMemory, x: View, n: str, lengths: list[str]) -> View:
     """Return the view of what lies in ``x`` column by column."""
     size = np.dtype(x.dtype).itemsize
-    return region.let_part(x, f"{x}.data", lengths, [f"{size}", f"{n} * {size}"][: len(lengths)])
+    return memory.let_part(x, f"{x}.data", lengths, [f"{size}", f"{n} * {size}"][: len(lengths)])
 
 
 @c_text.register(Solve)
@@ -131,15 +133,16 @@ def solve(op: Solve, node: Apply, region: RegionWriter) -> None:
     (a, b), (out,) = node.inputs, node.outputs
     if op.assume_a != "gen" or b.type.dtype != out.type.dtype or not 1 <= b.type.ndim <= 2:
         raise NoText("a system of another kind")
-    # As the Python program does, for which a matrix by rows is the transpose of one by columns.
-    factors, given = factors_of(region, a, out, turned=True), region.view(b)
+    # LAPACK takes the matrix by columns, and so reads one that lies by rows as its transpose. The Python
+    # program passes it like that too, and both must round alike.
+    factors, given = factors_of(region, a, out, turned=True), region.variables.view(b)
     columns = given.shape[1] if given.ndim == 2 else "1"
-    region.demand(f"{given.shape[0]} == {factors.n}")
-    x = region.scratch(out.type.dtype, given.shape)
-    solutions = by_columns(region, x, factors.n, given.shape)
-    copy(region, given, solutions)
-    solve_by(region, factors, columns, x, turned=True)
-    copy(region, solutions, region.new(out, given.shape))
+    region.text.demand(f"{given.shape[0]} == {factors.n}")
+    x = region.memory.scratch(out.type.dtype, given.shape)
+    solutions = by_columns(region.memory, x, factors.n, given.shape)
+    copy(region.text, given, solutions)
+    solve_by(region.text, factors, columns, x, turned=True)
+    copy(region.text, solutions, region.variables.new(out, given.shape))
 
 
 @c_text.register(MatrixInverse)
@@ -148,11 +151,11 @@ def inverse(op: MatrixInverse, node: Apply, region: RegionWriter) -> None:
     (a,), (out,) = node.inputs, node.outputs
     factors = factors_of(region, a, out)
     n = factors.n
-    x = region.scratch(out.type.dtype, [n, n])
-    region.line(f"for (long k = 0; k < {n} * {n}; k++)")
-    region.line(f"    (({x.kind} *){x}.data)[k] = k % ({n} + 1) == 0;")
-    solve_by(region, factors, n, x)
-    copy(region, by_columns(region, x, n, [n, n]), region.new(out, [n, n]))
+    x = region.memory.scratch(out.type.dtype, [n, n])
+    region.text.line(f"for (long k = 0; k < {n} * {n}; k++)")
+    region.text.line(f"    (({x.kind} *){x}.data)[k] = k % ({n} + 1) == 0;")
+    solve_by(region.text, factors, n, x)
+    copy(region.text, by_columns(region.memory, x, n, [n, n]), region.variables.new(out, [n, n]))
 
 
 @c_text.register(Det)
@@ -164,15 +167,15 @@ def determinant(op: Det | SLogDet, node: Apply, region: RegionWriter) -> None:
     kind = type_of(node.outputs[0])
     suffix = "f" if kind == "float" else ""
     text = DETERMINANT.substitute(kind=kind, suffix=suffix)
-    sign = region.let_later(kind, f"{info} ? 0 : 1")
-    logarithm = region.let_later(kind, f"{info} ? -__builtin_inf() : 0")
+    sign = region.text.let_later(kind, f"{info} ? 0 : 1")
+    logarithm = region.text.let_later(kind, f"{info} ? -__builtin_inf() : 0")
     arguments = f"{info} ? 0 : {n}, ({kind} *){matrix}.data, (int *){exchanged}.data, &{sign}, &{logarithm}"
-    region.line(f"{region.function(text)}({arguments});")
+    region.text.line(f"{region.text.function(text)}({arguments});")
     if isinstance(op, Det):
-        region.know_number(node.outputs[0], f"{sign} * __builtin_exp{suffix}({logarithm})")
+        region.variables.know_number(node.outputs[0], f"{sign} * __builtin_exp{suffix}({logarithm})")
     else:
-        region.bind(node.outputs[0], sign)
-        region.bind(node.outputs[1], logarithm)
+        region.variables.bind(node.outputs[0], sign)
+        region.variables.bind(node.outputs[1], logarithm)
 
 
 @c_text.register(LUFactor)
@@ -182,24 +185,24 @@ def lu_factor(op: LUFactor, node: Apply, region: RegionWriter) -> None:
     if pivots.type.dtype != "int32":
         raise NoText("exchanges of another dtype")
     n, matrix, exchanged, info = factors_of(region, a, packed)
-    region.demand(f"!{info}")
-    results = region.new(packed, [n, n]), region.new(pivots, [n])
-    copy(region, by_columns(region, matrix, n, [n, n]), results[0])
-    region.line(f"for (long k = 0; k < {n}; k++)")
-    region.line(f"    *(int *)({results[1].at('k')}) = ((int *){exchanged}.data)[k] - 1;")
+    region.text.demand(f"!{info}")
+    results = region.variables.new(packed, [n, n]), region.variables.new(pivots, [n])
+    copy(region.text, by_columns(region.memory, matrix, n, [n, n]), results[0])
+    region.text.line(f"for (long k = 0; k < {n}; k++)")
+    region.text.line(f"    *(int *)({results[1].at('k')}) = ((int *){exchanged}.data)[k] - 1;")
 
 
 @c_text.register(PivotToPermutations)
 def permutation(op: PivotToPermutations, node: Apply, region: RegionWriter) -> None:
-    """Exchange the numbers of rows."""
+    """Make the order of rows that a list of exchanges leads to."""
     (pivots,), (out,) = node.inputs, node.outputs
     if pivots.type.dtype != "int32" or out.type.dtype != "int64":
         raise NoText("exchanges of another dtype")
-    view = region.view(pivots)
-    found = region.scratch("int64", view.shape)
-    region.demand(f"{region.function(ROWS)}(&{view}, (long *){found}.data)")
+    view = region.variables.view(pivots)
+    found = region.memory.scratch("int64", view.shape)
+    region.text.demand(f"{region.text.function(ROWS)}(&{view}, (long *){found}.data)")
     if op.inverse:
-        copy(region, found, region.new(out, view.shape))
+        copy(region.text, found, region.variables.new(out, view.shape))
     else:
         invert(region, found, out)
 
@@ -209,13 +212,13 @@ def argsort(op: ArgSortOp, node: Apply, region: RegionWriter) -> None:
     """Invert a permutation; NoText for other numbers."""
     numbers = node.inputs[0]
     if not isinstance(numbers.owner and numbers.owner.op, PivotToPermutations):
-        raise NoText("an order that is to be found")
-    invert(region, region.view(numbers), node.outputs[0])
+        raise NoText("a sort of other numbers than a permutation")
+    invert(region, region.variables.view(numbers), node.outputs[0])
 
 
 def invert(region: RegionWriter, permutation: View, out: Variable) -> None:
     """Make the permutation that undoes another one."""
-    target = region.new(out, permutation.shape)
-    region.line(f"for (long k = 0; k < {target.shape[0]}; k++)")
+    target = region.variables.new(out, permutation.shape)
+    region.text.line(f"for (long k = 0; k < {target.shape[0]}; k++)")
     at = target.at(f"*(long *)({permutation.at('k')})")
-    region.line(f"    *(long *)({at}) = k;")
+    region.text.line(f"    *(long *)({at}) = k;")

@@ -62,7 +62,7 @@ def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places:
 
 
 def source_file(regions: Mapping[str, str], declarations: Iterable[str]) -> str:
-    """Return a C file of regions by name; see `RegionWriter.declarations`."""
+    """Return a C file of regions by name; see `Text.declarations`."""
     texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
     return "\n".join([HEAD, _read("prelude.h"), *declarations, *texts])
 

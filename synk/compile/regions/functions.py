@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.native.bit_generators import copy_generator
-from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.regions.native_function import native_compilation
-from synk.compile.regions.region_writer import RegionWriter
+from synk.compile.regions.region_writer import RegionText
 
 
 class RegionFunction:
@@ -101,18 +100,3 @@ def written_to(place: Any, value: Any) -> Any:
         raise ValueError(f"a result has shape {value.shape}, the array that it is written to {place.shape}")
     place[...] = value
     return place
-
-
-class RegionText(NamedTuple):
-    """A region in C; see `RegionWriter` for its attributes."""
-
-    source: str
-    declarations: tuple[str, ...]
-    fails_late: bool
-
-
-def written(fgraph: FunctionGraph) -> RegionText:
-    """Return a region's text; NoText if it has none."""
-    writer = RegionWriter(fgraph.toposort(), fgraph.inputs, fgraph.outputs, native_dialect())
-    source = writer.write()
-    return RegionText(source, tuple(writer.declarations), writer.fails_late)

@@ -28,7 +28,6 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subten
 
 from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plain_graph
 from synk.compile.programs.elementwise.chain_writer import NoTemplate
-from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.programs.elementwise.fusion import TAGS
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.passes.lazy import plan_lazy
@@ -66,7 +65,7 @@ def reason_against(node: Apply) -> str:
         return "works in place"
     inputs = [variable for variable in node.inputs if not in_text(variable)]
     try:
-        RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs, native_dialect()).write()
+        RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs).write()
     except (NoText, NoTemplate) as error:
         return str(error)
     return ""

@@ -13,8 +13,10 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, I
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
 from synk.compile.programs.elementwise.body import Body
 from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.lines import Text
 from synk.compile.regions.movement import part, spread
 from synk.compile.regions.region_writer import RegionWriter
+from synk.compile.regions.variables import Variables
 from synk.compile.regions.views import View, listed
 from synk.compile.regions.walks import call, copy, copy_call, sum_of, whole
 
@@ -66,7 +68,7 @@ SHARED int NAME(const View *positions, long begin, long n, long length, long ste
 }
 """)
 
-# Of nothing no position is looked at: Python does that.
+# Without a row to take from, no position would be checked, so the region gives up and Python checks them.
 IN_EACH = Template("""\
 SHARED int NAME(const View *x, const View *const *positions, const View *y)
 {
@@ -92,9 +94,9 @@ class Positions(NamedTuple):
         """The first axis behind them."""
         return self.axis + len(self.vectors)
 
-    def shape(self, region: RegionWriter, view: View) -> list[str]:
+    def shape(self, variables: Variables, view: View) -> list[str]:
         """Return the lengths of what is at the positions in a view."""
-        return view.shape[: self.axis] + region.view(self.vectors[0]).shape + view.shape[self.end :]
+        return view.shape[: self.axis] + variables.view(self.vectors[0]).shape + view.shape[self.end :]
 
 
 @c_text.register(AdvancedSubtensor)
@@ -102,10 +104,10 @@ class Positions(NamedTuple):
 def take(op, node: Apply, region: RegionWriter) -> None:
     """Copy what is at some positions."""
     x, (out,) = node.inputs[0], node.outputs
-    view, positions = positions_in(region, region.view(x), node, 1)
-    target = region.new(out, positions.shape(region, view))
+    view, positions = positions_in(region, region.variables.view(x), node, 1)
+    target = region.variables.new(out, positions.shape(region.variables, view))
     place, row = (View(name, view.dtype, view.ndim - positions.end) for name in ("place", "row"))
-    at_positions(region, positions, view, target, changed(region, place, row))
+    at_positions(region, positions, view, target, changed(region.text, place, row))
 
 
 @c_text.register(AdvancedIncSubtensor)
@@ -116,10 +118,10 @@ def put(op, node: Apply, region: RegionWriter) -> None:
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
     target, positions = positions_in(region, changed_copy(region, node), node, 2)
-    value = spread(region, y, positions.shape(region, target))
+    value = spread(region, y, positions.shape(region.variables, target))
     place, row = (View(name, target.dtype, target.ndim - positions.end) for name in ("place", "row"))
     number = all(y.type.broadcastable[::-1][: place.ndim])
-    change = changed(region, row, place, not op.set_instead_of_inc, number=number)
+    change = changed(region.text, row, place, not op.set_instead_of_inc, number=number)
     at_positions(region, positions, target, value, change, number)
 
 
@@ -131,8 +133,8 @@ def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
         raise NoText("a part of a number")
     target = changed_copy(region, node)
     data, shape, strides = part(region, op.idx_list, target, positions)
-    place, value = region.let_part(target, data, shape, strides), spread(region, value_of(node), shape)
-    region.line(changed(region, value, place, not op.set_instead_of_inc, dense="0"))
+    place, value = region.memory.let_part(target, data, shape, strides), spread(region, value_of(node), shape)
+    region.text.line(changed(region.text, value, place, not op.set_instead_of_inc, dense="0"))
 
 
 def positions_in(region: RegionWriter, view: View, node: Apply, first: int) -> tuple[View, Positions]:
@@ -147,12 +149,12 @@ def positions_in(region: RegionWriter, view: View, node: Apply, first: int) -> t
             raise NoText("an index that is no vector of whole numbers")
     slices = [entry if isinstance(entry, slice) else slice(None) for entry in entries]
     if any(entry != slice(None) for entry in slices):
-        view = region.let_part(view, *part(region, slices, view, inputs))
+        view = region.memory.let_part(view, *part(region, slices, view, inputs))
     return view, found
 
 
 def changed(
-    region: RegionWriter,
+    text: Text,
     value: View,
     place: View,
     add: bool = False,
@@ -161,8 +163,8 @@ def changed(
 ) -> str:
     """Return C that sets the elements of a view to those of another, or adds them.
 
-    ``dense`` says how many elements follow each other in both; of none that is not known. With ``number`` the
-    other is one number, and they follow each other in the first.
+    ``dense`` is C for the number of elements if they lie one behind the other in both views, and for 0 if
+    they do not, or may not. With ``number`` the value is one number, and only the other view must lie so.
     """
 
     def one(at: str) -> str:
@@ -176,7 +178,7 @@ def changed(
     general = copy_call(value, place)
     if add:
         body = Body((whole(place),) * 2, (whole(place),), (), (sum_of("x1", "x0", place.dtype),), frozenset())
-        general = call(region, body, [0], [], f"{place}.shape", [value, place, place])
+        general = call(text, body, [0], [], f"{place}.shape", [value, place, place])
     return f"if ({dense}) for (long e = 0; e < {dense}; e++) {one('e')} else {general}"
 
 
@@ -187,15 +189,15 @@ def at_positions(
 
     ``change`` is C, of ``place`` and ``row``.
     """
-    views = [region.view(one) for one in positions.vectors]
+    views = [region.variables.view(one) for one in positions.vectors]
     for one in views[1:]:
-        region.demand_same(one.shape, views[0].shape)
+        region.text.demand_same(one.shape, views[0].shape)
     axis = min(positions.axis, 1)  # of the innermost parts, which lie along the axes before
     end = axis + len(views)
     like, first = ("x", end - 1) if number else ("y", axis)
     text = AT_POSITIONS.substitute(
         outside=" | ".join(
-            f"{region.function(FIND.substitute(kind=one.kind))}"
+            f"{region.text.function(FIND.substitute(kind=one.kind))}"
             f"(positions[{k}], begin, m, x->shape[{axis + k}], x->strides[{axis + k}], steps)"
             for k, one in enumerate(views)
         ),
@@ -207,10 +209,10 @@ def at_positions(
         size=np.dtype(view.dtype).itemsize,
         move=change,
     )
-    name = region.function(text)
+    name = region.text.function(text)
     for _ in range(positions.axis - axis):
-        name = region.function(IN_EACH.substitute(inner=name))
-    region.demand(f"{name}(&{view}, {listed(views)}, &{rows})")
+        name = region.text.function(IN_EACH.substitute(inner=name))
+    region.text.demand(f"{name}(&{view}, {listed(views)}, &{rows})")
 
 
 def value_of(node: Apply) -> Variable:
@@ -226,11 +228,14 @@ def value_of(node: Apply) -> Variable:
 
 
 def changed_copy(region: RegionWriter, node: Apply) -> View:
-    """Return the view of a copy of a node's first input, or of it, which becomes the node's output."""
+    """Return the view that becomes a node's output: a copy of its first input, or that itself.
+
+    The input itself serves if it lies in memory of the region's own that nothing reads later.
+    """
     x, (out,) = node.inputs[0], node.outputs
-    target = region.take_over(out, x, node)
+    target = region.variables.take_over(out, x, node)
     if target is None:
-        view = region.view(x)
-        target = region.new(out, view.shape)
-        copy(region, view, target)
+        view = region.variables.view(x)
+        target = region.variables.new(out, view.shape)
+        copy(region.text, view, target)
     return target

@@ -1,6 +1,6 @@
-"""C texts of factors, of solutions, in a loop or by LAPACK and BLAS, and of diagonals.
+"""C texts of Cholesky factors and triangular solutions, by loops or by LAPACK and BLAS, and of diagonals.
 
-A matrix without a factor, or a singular one, makes the region give up: LAPACK says what becomes of it.
+A matrix that has no factor, or is singular, makes the region give up; then Python decides on the result.
 """
 
 from __future__ import annotations
@@ -116,32 +116,32 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 
 @c_text.register(Cholesky)
 def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
-    """Compute the factor."""
+    """Compute the lower or the upper factor of a matrix."""
     (a,), (out,) = node.inputs, node.outputs
     n, kind = rows_of(region, a, out), type_of(out)
-    view, target = region.view(a), region.new(out, [n, n])
+    view, target = region.variables.view(a), region.variables.new(out, [n, n])
     text = FACTOR.substitute(
         kind=kind, few=FEW, suffix="f" if kind == "float" else "", potrf=number_of("potrf", kind)
     )
-    region.declarations[TABLE] = None
+    region.text.declarations[TABLE] = None
     # An upper factor is the lower one of the transposed matrix, transposed.
     first, second = (0, 1) if op.lower else (1, 0)
     steps = [one.strides[axis] for one in (view, target) for axis in (first, second)]
     arguments = [n, f"{view}.data", *steps[:2], f"{target}.data", *steps[2:]]
-    region.demand(f"{region.function(text)}({', '.join(arguments)})")
+    region.text.demand(f"{region.text.function(text)}({', '.join(arguments)})")
 
 
 @c_text.register(SolveTriangular)
 def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> None:
-    """Compute each row from those before it, or after it."""
+    """Compute each row of the solution from the rows before it, or from those behind it."""
     (a, b), (out,) = node.inputs, node.outputs
     n, ndim, kind = rows_of(region, a, out), b.type.ndim, type_of(out)
     if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:
-        raise NoText("another right side")
-    view, given = region.view(a), region.view(b)
-    region.demand(f"{given.shape[0]} == {n}")
-    target = region.new(out, given.shape)
-    copy(region, given, target)
+        raise NoText("a right side of another dtype, or with more than two axes")
+    view, given = region.variables.view(a), region.variables.view(b)
+    region.text.demand(f"{given.shape[0]} == {n}")
+    target = region.variables.new(out, given.shape)
+    copy(region.text, given, target)
     columns, step = (given.shape[1], target.strides[1]) if ndim == 2 else ("1", "0")
     text = SOLUTION.substitute(
         kind=kind,
@@ -151,18 +151,18 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
         trsm=number_of("trsm", kind),
         trsv=number_of("trsv", kind),
     )
-    region.declarations[TABLE] = None
+    region.text.declarations[TABLE] = None
     steps = ", ".join([*view.strides, f"{target}.data", target.strides[0], step])
-    region.demand(f"{region.function(text)}({n}, {columns}, {view}.data, {steps})")
+    region.text.demand(f"{region.text.function(text)}({n}, {columns}, {view}.data, {steps})")
 
 
 def rows_of(region: RegionWriter, matrix: Variable, out: Variable) -> str:
-    """Return how many rows a square matrix has; NoText if it is none of these Ops' dtype."""
+    """Return how many rows a square matrix has; NoText unless it is of the float dtype of ``out``."""
     if matrix.type.ndim != 2 or matrix.type.dtype != out.type.dtype or not is_float(out.type.dtype):
         raise NoText("a matrix of another dtype")
-    view = region.view(matrix)
-    region.demand(f"{view.shape[0]} == {view.shape[1]}")
-    return region.length(matrix, 0)
+    view = region.variables.view(matrix)
+    region.text.demand(f"{view.shape[0]} == {view.shape[1]}")
+    return region.variables.length(matrix, 0)
 
 
 @c_text.register(ExtractDiag)
@@ -171,12 +171,12 @@ def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
     x = node.inputs[0]
     if len(node.inputs) > 1 or op.offset:
         raise NoText("another diagonal than the main one")
-    view, pair = region.view(x), (op.axis1, op.axis2)
+    view, pair = region.variables.view(x), (op.axis1, op.axis2)
     kept = [axis for axis in range(x.type.ndim) if axis not in pair]
     rows, columns = (view.shape[axis] for axis in pair)
     lengths = [*(view.shape[axis] for axis in kept), f"({rows} < {columns} ? {rows} : {columns})"]
     steps = [*(view.strides[axis] for axis in kept), " + ".join(view.strides[axis] for axis in pair)]
-    region.know_view(node.outputs[0], x, view.at(), lengths, steps)
+    region.variables.know_view(node.outputs[0], x, view.at(), lengths, steps)
 
 
 @c_text.register(AllocDiag)
@@ -185,10 +185,14 @@ def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
     (x,), (out,) = node.inputs, node.outputs
     if x.type.ndim != 1 or op.offset or x.type.dtype != out.type.dtype:
         raise NoText("another diagonal than that of a matrix")
-    view = region.view(x)
-    target = region.new(out, view.shape * 2)
-    fill(region, target)
-    copy(region, view, region.let_view(view.dtype, target.at(), view.shape, [" + ".join(target.strides)]))
+    view = region.variables.view(x)
+    target = region.variables.new(out, view.shape * 2)
+    fill(region.text, target)
+    copy(
+        region.text,
+        view,
+        region.text.let_view(view.dtype, target.at(), view.shape, [" + ".join(target.strides)]),
+    )
 
 
 @c_text.register(BlockDiagonal)
@@ -197,11 +201,11 @@ def block_diagonal(op: BlockDiagonal, node: Apply, region: RegionWriter) -> None
     (out,) = node.outputs
     if any(matrix.type.dtype != out.type.dtype for matrix in node.inputs):
         raise NoText("matrices of another dtype")
-    views = [region.view(matrix) for matrix in node.inputs]
-    target = region.new(out, [" + ".join(view.shape[axis] for view in views) for axis in range(2)])
-    fill(region, target)
-    row, column = region.let_later("long"), region.let_later("long")
+    views = [region.variables.view(matrix) for matrix in node.inputs]
+    target = region.variables.new(out, [" + ".join(view.shape[axis] for view in views) for axis in range(2)])
+    fill(region.text, target)
+    row, column = region.text.let_later("long"), region.text.let_later("long")
     for view in views:
-        place = region.let_view(view.dtype, target.at(row, column), view.shape, target.strides)
-        copy(region, view, place)
-        region.line(f"{row} += {view.shape[0]}; {column} += {view.shape[1]};")
+        place = region.text.let_view(view.dtype, target.at(row, column), view.shape, target.strides)
+        copy(region.text, view, place)
+        region.text.line(f"{row} += {view.shape[0]}; {column} += {view.shape[1]};")

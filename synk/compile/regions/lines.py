@@ -1,97 +1,142 @@
-"""The text of a region line by line: names for numbers, lengths, views and functions, and what it demands."""
+"""Collect the lines of a region's C function, and make the names in them.
+
+expressions in C -> Text: lines that name them, demand something or loop -> the body of a function
+
+Nothing here knows of nodes and variables: `variables` says which names stand for these, `memory` takes the
+memory that views lie in.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.regions.views import View
 
 
 class Text:
-    """Lines of C.
+    """The lines of a C function in the making.
 
     Attributes
     ----------
+    lines : list of str
     declarations : dict of str to None
-        What stands before the text, in order: functions of the mathematical library and of its own.
+        The functions that the lines call, of libraries and of the region's own, in the order of their first
+        calls; they stand before the function.
+    loops : bool
+        Whether some lines run more than once in a call.
     begun : bool
-        Whether some result has a place by now.
+        Whether the lines so far have made the array of some result.
     fails_late : bool
-        Whether it may give up when results have been begun.
+        Whether a line may give up the call when there is the array of some result.
     """
 
     def __init__(self) -> None:
+        self.lines: list[str] = []
         self.declarations: dict[str, None] = {}
-        self.begun = self.fails_late = False
-        self._loops = False  # whether there has been a block, or an element's steps
-        self._lines: list[str] = []
-        self._n_names = 0
+        self.loops = self.begun = self.fails_late = False
+        self._depth = self._n_names = 0  # open loops; names so far
 
     def line(self, text: str) -> None:
         """Add a line."""
         self.fails_late |= "goto" in text and self.begun
-        self._lines.append(f"    {text}")
+        self.lines.append(f"    {text}")
 
     def demand(self, condition: str) -> None:
-        """Give up the region's call unless ``condition`` holds."""
+        """Add a line that gives up the region's call unless ``condition`` holds."""
         self.line(f"if (!({condition})) goto give_up;")
 
     def demand_same(self, lengths: Sequence[str], others: Sequence[str]) -> None:
-        """Give up the region's call unless lengths are the same as others."""
+        """Add lines that give up the region's call unless lengths are equal to others, one by one."""
         for one, other in zip(lengths, others, strict=True):
             self.demand(f"{one} == {other}")
 
+    @property
+    def in_loop(self) -> bool:
+        """Tell whether the next line is inside of a loop that `steps` has opened."""
+        return self._depth > 0
+
+    @contextmanager
+    def steps(self, count: str) -> Iterator[None]:
+        """Open a loop whose steps have the numbers ``i`` from 0 to ``count``, and close it.
+
+        ``count`` may go on with a condition, ``n && !done``: without it the loop ends.
+        """
+        self.loops, watch = True, self.name("watch")
+        self._depth += 1
+        self.line(f"Watch {watch} = {{1, 1, milliseconds()}};")
+        self.line(f"for (long i = 0; i < {count}; i++) {{")
+        self.line(f"if (!{watch}.left-- && !look(&{watch})) goto interrupted;")
+        yield
+        self.line("}")
+        self._depth -= 1
+        if not self.in_loop:
+            self.line("come_back();")
+
+    def repeats(self) -> None:
+        """Note that the line before takes a number of steps that nobody knows, so that signals may wait."""
+        self.loops = True
+        self.breathe()
+
+    def breathe(self) -> None:
+        """Add a line that lets the handlers of signals run, if it is time."""
+        # Not by `line`, since this does not give up: as in Python, an interrupt may find some results written
+        # and others not.
+        self.lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
+
+    def name(self, letter: str) -> str:
+        """Return a new name."""
+        self._n_names += 1
+        return f"{letter}{self._n_names}"
+
     def let(self, kind: str, expression: str) -> str:
-        """Name the value of an expression."""
-        name = self._name("t")
+        """Name the value of an expression of a C type."""
+        name = self.name("t")
         self.line(f"const {kind} {name} = {expression};")
         return name
 
     def let_later(self, kind: str, start: str = "0") -> str:
-        """Name a number that functions write."""
-        name = self._name("t")
+        """Name a number that later lines change."""
+        name = self.name("t")
         self.line(f"{kind} {name} = {start};")
         return name
 
     def let_array(self, values: Sequence[str]) -> str:
-        """Name an array of lengths."""
-        name = self._name("n")
+        """Name an array of lengths or strides."""
+        name = self.name("n")
         self.line(f"long {name}[{max(len(values), 1)}] = {{{', '.join(values) or 0}}};")
         return name
 
     def let_view(self, dtype: str, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
         """Name a view."""
         lengths, steps = self.let_array(shape), self.let_array(strides)
-        return self._view(dtype, len(shape), f"(char *)({data})", lengths, steps)
+        return self.view_of_arrays(dtype, len(shape), f"(char *)({data})", lengths, steps)
 
     def let_rest(self, view: View, *steps: str) -> View:
-        """Name the view of what lies so many steps away in another one, along its first axes."""
+        """Name the view that is left of another one at the positions ``steps`` along its first axes."""
         n = len(steps)
-        return self._view(
+        return self.view_of_arrays(
             view.dtype, view.ndim - n, view.at(*steps), f"{view}.shape + {n}", f"{view}.strides + {n}"
         )
 
     def number_view(self, dtype: str, number: str) -> View:
-        """Return the view of one number."""
+        """Return the view without axes of one number."""
         place = number if number.isidentifier() else self.let(TYPES[dtype], number)
-        return self._view(dtype, 0, f"(char *)&{place}", "0", "0")
+        return self.view_of_arrays(dtype, 0, f"(char *)&{place}", "0", "0")
 
-    def _view(self, dtype: str, ndim: int, data: str, lengths: str, strides: str) -> View:
-        view = View(self._name("v"), dtype, ndim)
+    def view_of_arrays(self, dtype: str, ndim: int, data: str, lengths: str, strides: str) -> View:
+        """Name a view whose lengths and strides are arrays in C, which have names already."""
+        view = View(self.name("v"), dtype, ndim)
         self.line(f"const View {view} = {{{data}, {lengths}, {strides}}};")
         return view
 
     def function(self, text: str) -> str:
-        """Return the name of a function with ``text``, in which ``NAME`` stands for it.
+        """Declare a function, and return its name, which ``NAME`` stands for in its text.
 
-        All regions of a file share it.
+        The name is a digest of the text, so all regions of a file share the function.
         """
         name = f"f{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.declarations[text.replace("NAME", name)] = None
         return name
-
-    def _name(self, letter: str) -> str:
-        self._n_names += 1
-        return f"{letter}{self._n_names}"

@@ -3,8 +3,8 @@
     n steps, sequences, arrays that steps read and write (traces), states, constants
         -> for each step: rows as numbers or views -> the step's nodes -> rows and states, where they belong
 
-What a trace is `synk.compile.programs.graphs.scan_traces` says. A trace with fewer rows than steps is used
-round and round, and put in order at the end.
+Traces are described in `synk.compile.programs.graphs.scan_traces`. A trace with fewer rows than steps is a
+ring: a step overwrites the oldest row, and behind the loop the rows are put in order.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pytensor.tensor.random.type import RandomType
 from synk.compile.compat import plain_graph
 from synk.compile.programs.graphs.scan_traces import traces_of
 from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.lines import Text
+from synk.compile.regions.memory import OwnMemory
 from synk.compile.regions.products import as_blas_reads
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
@@ -60,11 +62,11 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         for n in (info.n_seqs, n_traced, info.n_untraced_sit_sot, info.n_nit_sot)
     )
     constants = list(given)
-    steps = region.let("long", region.number(node.inputs[0]))
+    steps = region.text.let("long", region.variables.number(node.inputs[0]))
     # Too few or too many steps are for Python to name.
-    region.demand(f"{steps} >= 0")
+    region.text.demand(f"{steps} >= 0")
     for sequence in sequences:
-        region.demand(f"{region.view(sequence)}.shape[0] >= {steps}")
+        region.text.demand(f"{region.variables.view(sequence)}.shape[0] >= {steps}")
     traces = traces_of(op)
     outputs = node.outputs[: len(traces)]
     arrays = []
@@ -76,19 +78,19 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     kept = [_state(region, node, state) for state in states]
     for variable, constant in zip(op.inner_non_seqs(graph.inputs), constants, strict=True):
         _constant(region, graph, variable, constant)
-    done = region.let_later("long")
-    stops = region.let_later("char") if info.as_while else "0"
+    done = region.text.let_later("long")
+    stops = region.text.let_later("char") if info.as_while else "0"
     for array in arrays:
-        region.demand(f"!{steps} || {array.rows} > 0")
+        region.text.demand(f"!{steps} || {array.rows} > 0")
     with region.block(f"{steps} && !{stops}", graph):
         inner = iter(graph.inputs)
         for sequence in sequences:
-            region.bind_part(next(inner), region.view(sequence), "i")
+            region.variables.bind_part(next(inner), region.variables.view(sequence), "i")
         for array, trace in zip(arrays, traces, strict=True):
             for read in trace.reads:
-                region.bind_part(next(inner), array.view, array.row(read))
+                region.variables.bind_part(next(inner), array.view, array.row(read))
         for state in kept:
-            region.bind(next(inner), state)
+            region.variables.bind(next(inner), state)
         results = graph.outputs[:-1] if info.as_while else [*graph.outputs]
         places = [
             (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes
@@ -98,19 +100,19 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         written = _written_at_once(region, results[first : len(places)], places[first:])
         region.write_nodes(graph.toposort())
         if info.as_while:
-            ends = region.let("char", f"{region.number(graph.outputs[-1])} != 0")
+            ends = region.text.let("char", f"{region.variables.number(graph.outputs[-1])} != 0")
         _store(region, results, places, kept, written)
-        region.line(f"{done} = i + 1;")
+        region.text.line(f"{done} = i + 1;")
         if info.as_while:
-            region.line(f"{stops} = {ends};")
+            region.text.line(f"{stops} = {ends};")
     for array in arrays:
         if array.take:
-            region.line(f"if (!{steps}) {{ {array.take} }}")
+            region.text.line(f"if (!{steps}) {{ {array.take} }}")
     for array, trace, out in list(zip(arrays, traces, outputs, strict=True))[info.n_mit_mot :]:
-        filled = region.let("long", f"{done} ? {done} + {trace.reach} : {array.rows}")
+        filled = region.text.let("long", f"{done} ? {done} + {trace.reach} : {array.rows}")
         _in_order(region, array, out, filled, info.as_while)
     for variable, state in zip(node.outputs[len(traces) :], kept, strict=True):
-        region.bind(variable, state)
+        region.variables.bind(variable, state)
 
 
 def step_of(op: Scan) -> FunctionGraph:
@@ -126,88 +128,100 @@ _steps: WeakKeyDictionary[Scan, FunctionGraph] = WeakKeyDictionary()  # rewritte
 
 
 def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable, begins: str) -> Array:
-    """Return an array that begins as another; ``begins``, a choice in C, may say with how many rows."""
-    found = None if node.op.info.as_while else region.take_over(out, start, node)
+    """Return the array of a trace that begins with rows of the array ``start``, in its memory or a copy.
+
+    ``begins`` is C in front of the number of all rows of that, ``n ? 2 : ``, and may choose another number.
+    """
+    found = None if node.op.info.as_while else region.variables.take_over(out, start, node)
     if found is None:
-        source = region.view(start)
+        source = region.variables.view(start)
         found = _new(region, node.op, out, source.shape)
-        count = region.let("long", f"{begins}{source.shape[0]}")
-        region.demand(f"{count} <= {source.shape[0]}")
-        copy(region, *(_rows(region, view, "0", count) for view in (source, found)))
-    return Array(found, region.let("long", found.shape[0]))
+        count = region.text.let("long", f"{begins}{source.shape[0]}")
+        region.text.demand(f"{count} <= {source.shape[0]}")
+        copy(region.text, *(_rows(region.memory, view, "0", count) for view in (source, found)))
+    return Array(found, region.text.let("long", found.shape[0]))
 
 
 def _new(region: RegionWriter, op: Scan, out: Variable, shape: Sequence[str]) -> View:
-    """Return the view of new memory: of an output's, if it is known how many rows that has."""
+    """Return the view of new memory for a trace: that of the output, unless ``until`` may make it shorter."""
     if not op.info.as_while:
-        return region.new(out, shape)
-    return region.scratch(out.type.dtype, shape)
+        return region.variables.new(out, shape)
+    return region.memory.scratch(out.type.dtype, shape)
 
 
 def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Variable) -> Array:
-    """Return an array of so many rows, whose lengths the first step tells where the type does not."""
-    shape = [f"{steps} ? {region.number(length)} : 0", *(f"{n or 0}" for n in out.type.shape[1:])]
+    """Return the array of a trace without a beginning.
+
+    If the type leaves lengths of a row open, its memory is taken in the first step, which knows them.
+    """
+    shape = [f"{steps} ? {region.variables.number(length)} : 0", *(f"{n or 0}" for n in out.type.shape[1:])]
     lengths = take = ""
     if None in out.type.shape[1:]:
-        found, lengths, take = region.new_later(out.type.dtype, shape)
+        found, lengths, take = region.memory.new_later(out.type.dtype, shape)
     else:
         found = _new(region, op, out, shape)
-    return Array(found, region.let("long", found.shape[0]), take, lengths)
+    return Array(found, region.text.let("long", found.shape[0]), take, lengths)
 
 
 def _constant(region: RegionWriter, graph: FunctionGraph, variable: Variable, source: Variable) -> None:
-    """Say what a variable is that is the same in all steps.
+    """Note a variable of the step's graph that is the same in all steps.
 
-    A matrix by which steps multiply lies by rows: BLAS would turn another one in each step, which takes half
-    as long as the product of a few rows.
+    A matrix by which steps multiply is laid out by rows before the loop: BLAS would transpose any other in
+    each step, which takes half as long as the product of a few rows.
     """
     factors = [node.inputs for node in graph.apply_nodes if isinstance(node.op, Dot)]
     if any(right is variable and left.type.ndim == right.type.ndim == 2 for left, right in factors):
-        region.bind(variable, as_blas_reads(region, region.view(source), "== 'N'"))
+        region.variables.bind(variable, as_blas_reads(region, region.variables.view(source), "== 'N'"))
     else:
-        region.same(variable, source)
+        region.variables.same(variable, source)
 
 
 def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
-    """Return the number, or the view, that holds a state from step to step; of a generator, its bits."""
+    """Return the name of what holds a state from step to step: a number, a view or a generator's bits."""
     if isinstance(state.type, RandomType):
-        return region.generator(state, node)
+        return region.variables.generator(state, node)
     if not getattr(state.type, "ndim", 0):
-        return region.let_later(type_of(state), region.number(state))
-    return _copied(region, region.view(state))
+        return region.text.let_later(type_of(state), region.variables.number(state))
+    return _copied(region, region.variables.view(state))
 
 
 def _copied(region: RegionWriter, source: View) -> View:
     """Return the view of a copy."""
-    own = region.scratch(source.dtype, source.shape)
-    copy(region, source, own)
+    own = region.memory.scratch(source.dtype, source.shape)
+    copy(region.text, source, own)
     return own
 
 
 def _written_at_once(
     region: RegionWriter, results: Sequence[Variable], places: Sequence[tuple[Array, int]]
 ) -> dict[tuple[Array, int], View]:
-    """Let nodes make results where they belong; return the views of those places, once they are written."""
+    """Let nodes of a step make results directly in the rows where they belong.
+
+    Returns a table from places to views of them, which fills as these nodes are written.
+    """
     written: dict[tuple[Array, int], View] = {}
 
     def row(place: tuple[Array, int], lengths: str) -> View:
         array, offset = place
         n = array.view.ndim - 1
-        written[place] = _row_for(region, array, offset, [f"{lengths}[{axis}]" for axis in range(n)])
+        written[place] = _row_for(region.text, array, offset, [f"{lengths}[{axis}]" for axis in range(n)])
         return written[place]
 
     for variable, place in reversed(list(zip(results, places, strict=True))):
         if getattr(variable.type, "ndim", 0) and variable.owner is not None:
-            region.destine(variable, partial(row, place))
+            region.variables.destine(variable, partial(row, place))
     return written
 
 
-def _row_for(region: RegionWriter, array: Array, offset: int, lengths: Sequence[str]) -> View:
-    """Return the view of a row that a step writes; the first one tells its lengths, if the type does not."""
+def _row_for(text: Text, array: Array, offset: int, lengths: Sequence[str]) -> View:
+    """Return the view of a row that a step writes.
+
+    If the array has no memory yet, the first step takes it, for rows of these lengths.
+    """
     if array.take:
         told = (f"{array.lengths}[{axis}] = {length};" for axis, length in enumerate(lengths, start=1))
-        region.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
-    return region.let_rest(array.view, array.row(offset))
+        text.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
+    return text.let_rest(array.view, array.row(offset))
 
 
 def _store(
@@ -222,44 +236,49 @@ def _store(
         if isinstance(variable.type, RandomType):
             continue
         if not getattr(variable.type, "ndim", 0):
-            region.know_number(variable, region.number(variable))
+            region.variables.know_number(variable, region.variables.number(variable))
             continue
-        value = region.view(variable)
-        # A row, or a state, may be written before.
-        if not region.is_own(value) and value not in written.values():
-            region.bind(variable, _copied(region, value))
+        value = region.variables.view(variable)
+        # It may be a view of a row or a state that is overwritten before this result is stored.
+        if not region.memory.is_own(value) and value not in written.values():
+            region.variables.bind(variable, _copied(region, value))
     for variable, target in zip(results, [*places, *kept], strict=True):
         if isinstance(variable.type, RandomType):
-            if region.number(variable) != target:
+            if region.variables.number(variable) != target:
                 raise NoText("a generator that takes another one's place")
         elif isinstance(target, str):
-            region.line(f"{target} = {region.number(variable)};")
+            region.text.line(f"{target} = {region.variables.number(variable)};")
         elif isinstance(target, View):
-            region.store(variable, target)
+            region.variables.store(variable, target)
         elif not getattr(variable.type, "ndim", 0):
-            region.store(variable, region.let_rest(target[0].view, target[0].row(target[1])))
-        elif target not in written or written[target] != region.view(variable):
-            region.store(variable, _row_for(region, *target, region.view(variable).shape))
+            region.variables.store(variable, region.text.let_rest(target[0].view, target[0].row(target[1])))
+        elif target not in written or written[target] != region.variables.view(variable):
+            region.variables.store(
+                variable, _row_for(region.text, *target, region.variables.view(variable).shape)
+            )
 
 
-def _rows(region: RegionWriter, view: View, start: str, count: str) -> View:
+def _rows(memory: OwnMemory, view: View, start: str, count: str) -> View:
     """Return the view of some rows."""
-    return region.let_part(view, view.at(start), [count, *view.shape[1:]], view.strides)
+    return memory.let_part(view, view.at(start), [count, *view.shape[1:]], view.strides)
 
 
 def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as_while: bool) -> None:
-    """Put the rows of a trace in the order of their steps; those that no step has reached are 0, or none."""
-    view, n, rows = array.view, array.rows, partial(_rows, region)
-    region.line(f"if ({n} > 1 && {n} < {filled}) {{")
+    """Put the rows of a trace in the order of their steps.
+
+    Rows that no step has written are cut off if ``until`` may have ended the loop, and are 0 otherwise.
+    """
+    view, n, rows = array.view, array.rows, partial(_rows, region.memory)
+    region.text.line(f"if ({n} > 1 && {n} < {filled}) {{")
     turned = _copied(region, view)
-    first = region.let("long", f"{filled} % {n}")
+    first = region.text.let("long", f"{filled} % {n}")
     for start, count, at in ((first, f"{n} - {first}", "0"), ("0", first, f"{n} - {first}")):
-        copy(region, rows(turned, start, count), rows(view, at, count))
-    region.line("}")
+        copy(region.text, rows(turned, start, count), rows(view, at, count))
+    region.text.line("}")
     if as_while:
-        region.bind(out, rows(view, "0", f"{filled} < {n} ? {filled} : {n}"))
+        region.variables.bind(out, rows(view, "0", f"{filled} < {n} ? {filled} : {n}"))
         return
-    region.bind(out, view)
-    region.line(f"if ({filled} < {n}) {{")
-    fill(region, rows(view, filled, f"{n} - {filled}"))
-    region.line("}")
+    region.variables.bind(out, view)
+    region.text.line(f"if ({filled} < {n}) {{")
+    fill(region.text, rows(view, filled, f"{n} - {filled}"))
+    region.text.line("}")

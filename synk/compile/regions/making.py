@@ -1,4 +1,4 @@
-"""C texts of Ops that make arrays: joins, values again and again, whole numbers, running sums."""
+"""C texts of Ops that make arrays: joins, repeated values, ranges of whole numbers, running sums."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from synk.compile.regions.movement import spread
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.walks import copy, fill
 
-JUNK = 97  # what memory is filled with that nobody has set: no NaN by chance, and the same each time
+# The elements of an array that a graph leaves open: the same in each call, and never NaN by chance.
+JUNK = 97
 
-# Each element of a line but the first from the one before.
+# Combines each element along an axis, but the first, with the one before it, in place.
 RUNNING = """\
 SHARED void NAME(char *x, const long n, const long step)
 {{
@@ -41,51 +42,53 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
     axis, pieces = join_pieces(node)
     out = node.outputs[0]
     if axis is None:
-        raise NoText("joined along nobody knows which axis")
-    views = [region.view(piece) for piece in pieces]
+        raise NoText("a join along an axis that is not known")
+    views = [region.variables.view(piece) for piece in pieces]
     if any(piece.type.dtype != out.type.dtype for piece in pieces):
         raise NoText("a join of several dtypes")
     first, *others = views
     for view in others:
-        region.demand_same(*([one for k, one in enumerate(v.shape) if k != axis] for v in (view, first)))
+        region.text.demand_same(*([one for k, one in enumerate(v.shape) if k != axis] for v in (view, first)))
     lengths = first.shape
     lengths[axis] = " + ".join(view.shape[axis] for view in views)
-    target, at = region.new(out, lengths), region.let_later("long")
+    target, at = region.variables.new(out, lengths), region.text.let_later("long")
     start = ["0"] * axis + [at]
     for view in views:
-        copy(region, view, region.let_view(view.dtype, target.at(*start), view.shape, target.strides))
-        region.line(f"{at} += {view.shape[axis]};")
+        copy(
+            region.text, view, region.text.let_view(view.dtype, target.at(*start), view.shape, target.strides)
+        )
+        region.text.line(f"{at} += {view.shape[axis]};")
 
 
 @c_text.register(Alloc)
 def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
-    """Copy a value again and again."""
+    """Copy a value to all places along new axes."""
     value, *lengths = node.inputs
     (out,) = node.outputs
     if not lengths:
-        region.same(out, value)
+        region.variables.same(out, value)
         return
-    shape = [region.let("long", region.number(length)) for length in lengths]
+    shape = [region.text.let("long", region.variables.number(length)) for length in lengths]
     for length in shape:
-        region.demand(f"{length} >= 0")
-    copy(region, spread(region, value, shape), region.new(out, shape))
+        region.text.demand(f"{length} >= 0")
+    copy(region.text, spread(region, value, shape), region.variables.new(out, shape))
 
 
 @c_text.register(AllocEmpty)
 def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
-    """Take memory, and fill it where somebody reads it."""
-    lengths = [region.number(length) for length in node.inputs]
+    """Take memory, and fill it unless it is overwritten before an element is read."""
+    lengths = [region.variables.number(length) for length in node.inputs]
     for length in lengths:
-        region.demand(f"{length} >= 0")
+        region.text.demand(f"{length} >= 0")
     if not lengths:
         raise NoText("a number that nobody sets")
-    target = region.new(node.outputs[0], lengths)
-    if not all(map(is_unread, region.uses.get(node.outputs[0], ()))):
-        fill(region, target, str(int(np.array(JUNK).astype(target.dtype))))
+    target = region.variables.new(node.outputs[0], lengths)
+    if not all(map(is_unread, region.liveness.readers(node.outputs[0]))):
+        fill(region.text, target, str(int(np.array(JUNK).astype(target.dtype))))
 
 
 def is_unread(reader: Any) -> bool:
-    """Tell whether a node takes its first input for memory only."""
+    """Tell whether a node overwrites its first input without reading it, as ``0 * y + A @ x`` does."""
     if not isinstance(getattr(reader, "op", None), Gemv):
         return False
     beta = reader.inputs[4]
@@ -94,18 +97,20 @@ def is_unread(reader: Any) -> bool:
 
 @c_text.register(ARange)
 def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
-    """Count in equal steps."""
+    """Count from a start to a stop in equal steps."""
     (out,) = node.outputs
     dtypes = [variable.type.dtype for variable in (*node.inputs, out)]
     if not all(dtype.startswith(("int", "uint")) and dtype != "uint64" for dtype in dtypes):
         raise NoText("numbers that are not whole, or too large")
-    start, stop, step = [region.let("long", region.number(variable)) for variable in node.inputs]
-    count = region.let_later("long")
-    region.demand(f"numbers({start}, {stop}, {step}, &{count})")
-    target, others = region.new(out, [count]), region.let("int", f"let_others({count})")
-    region.line(f"for (long i = 0; i < {count}; i++)")
-    region.line(f"    *({target.kind} *)({target.at('i')}) = {start} + i * {step};")
-    region.line(f"if ({others}) come_back();")
+    start, stop, step = [
+        region.text.let("long", region.variables.number(variable)) for variable in node.inputs
+    ]
+    count = region.text.let_later("long")
+    region.text.demand(f"numbers({start}, {stop}, {step}, &{count})")
+    target, others = region.variables.new(out, [count]), region.text.let("int", f"let_others({count})")
+    region.text.line(f"for (long i = 0; i < {count}; i++)")
+    region.text.line(f"    *({target.kind} *)({target.at('i')}) = {start} + i * {step};")
+    region.text.line(f"if ({others}) come_back();")
 
 
 @c_text.register(CumOp)
@@ -115,14 +120,14 @@ def cumulative(op: CumOp, node: Apply, region: RegionWriter) -> None:
     ndim, dtype = x.type.ndim, out.type.dtype
     if (op.axis is None and ndim != 1) or cumulated(x.type.dtype) != dtype:
         raise NoText("a running sum of all axes, or in another dtype")
-    view, axis = region.view(x), (op.axis or 0) % ndim
-    target = region.new(out, view.shape)
-    copy(region, view, target)
-    run = region.function(
+    view, axis = region.variables.view(x), (op.axis or 0) % ndim
+    target = region.variables.new(out, view.shape)
+    copy(region.text, view, target)
+    run = region.text.function(
         RUNNING.format(kind=target.kind, up=carrier(dtype), sign="+" if op.mode == "add" else "*")
     )
     start = ["0" if k == axis else f"i{k}" for k in range(ndim)]
     for k in range(ndim):
         if k != axis:
-            region.line(f"for (long i{k} = 0; i{k} < {target.shape[k]}; i{k}++)")
-    region.line(f"{run}({target.at(*start)}, {target.shape[axis]}, {target.strides[axis]});")
+            region.text.line(f"for (long i{k} = 0; i{k} < {target.shape[k]}; i{k}++)")
+    region.text.line(f"{run}({target.at(*start)}, {target.shape[axis]}, {target.strides[axis]});")

@@ -1,4 +1,4 @@
-"""C texts of Ops that move no element, or say where elements are: views, shapes and their numbers."""
+"""C texts of Ops that move no element: other views of an array, and lengths as numbers."""
 
 from __future__ import annotations
 
@@ -24,72 +24,74 @@ from synk.compile.regions.views import View
 def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
     """View axes in another order, some new, some gone."""
     (x,), (out,) = node.inputs, node.outputs
-    view = region.view(x)
+    view = region.variables.view(x)
     for axis in set(range(x.type.ndim)) - {*op.new_order}:
-        region.demand(f"{region.length(x, axis)} == 1")
+        region.text.demand(f"{region.variables.length(x, axis)} == 1")
     shape = ["1" if axis == "x" else view.shape[axis] for axis in op.new_order]
     strides = ["0" if axis == "x" else view.strides[axis] for axis in op.new_order]
-    region.know_view(out, x, f"{view}.data", shape, strides)
+    region.variables.know_view(out, x, f"{view}.data", shape, strides)
 
 
 @c_text.register(Split)
 def split(op: Split, node: Apply, region: RegionWriter) -> None:
     """View parts along an axis, one after another."""
     axis, others = known_axis(node, 1)
-    x, lengths = node.inputs[0], region.lengths(node.inputs[others[-1]])
+    x, lengths = node.inputs[0], region.variables.lengths(node.inputs[others[-1]])
     if axis is None or len(lengths) != len(node.outputs):
-        raise NoText("a split along nobody knows which axis")
-    view, at, axis = region.view(x), "0", axis % x.type.ndim
+        raise NoText("a split along an axis that is not known")
+    view, at, axis = region.variables.view(x), "0", axis % x.type.ndim
     for variable, length in zip(node.outputs, lengths, strict=True):
-        region.demand(f"{length} >= 0")
+        region.text.demand(f"{length} >= 0")
         shape = view.shape
         shape[axis] = length
-        region.know_view(variable, x, view.at(*["0"] * axis, at), shape, view.strides)
+        region.variables.know_view(variable, x, view.at(*["0"] * axis, at), shape, view.strides)
         at = f"{at} + {length}"
-    region.demand(f"{at} == {view.shape[axis]}")
+    region.text.demand(f"{at} == {view.shape[axis]}")
 
 
 @c_text.register(CheckAndRaise)
 def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
     """Pass a value on; the region gives up unless all conditions hold, and Python says which does not."""
     value, *conditions = node.inputs
-    type_of(value)  # or else it has no text
+    type_of(value)  # raises NoText, where a value is no array
     for one in conditions:
         if type_of(one) and one.type.ndim:
             raise NoText("a condition with axes")
-        region.demand(region.number(one))
-    region.same(node.outputs[0], value)
+        region.text.demand(region.variables.number(one))
+    region.variables.same(node.outputs[0], value)
 
 
 @c_text.register(Shape_i)
 def one_length(op: Shape_i, node: Apply, region: RegionWriter) -> None:
-    """Say how long an axis is."""
-    region.know_number(node.outputs[0], region.length(node.inputs[0], op.i))
+    """Name the length of an axis."""
+    region.variables.know_number(node.outputs[0], region.variables.length(node.inputs[0], op.i))
 
 
 @c_text.register(Shape)
 def all_lengths(op: Shape, node: Apply, region: RegionWriter) -> None:
-    """Say how long the axes are."""
+    """Note the lengths of all axes, without a vector in memory."""
     (x,) = node.inputs
-    region.know_lengths(node.outputs[0], [region.length(x, axis) for axis in range(x.type.ndim)])
+    region.variables.know_lengths(
+        node.outputs[0], [region.variables.length(x, axis) for axis in range(x.type.ndim)]
+    )
 
 
 @c_text.register(MakeVector)
 def make_vector(op: MakeVector, node: Apply, region: RegionWriter) -> None:
-    """Make a vector of numbers."""
+    """Note the elements of a vector, without one in memory if they may be lengths."""
     (out,) = node.outputs
-    numbers = [region.number(variable) for variable in node.inputs]
+    numbers = [region.variables.number(variable) for variable in node.inputs]
     if out.type.dtype != "int64" or any(variable.type.dtype != "int64" for variable in node.inputs):
-        region.write_numbers(out, numbers)
+        region.variables.write_numbers(out, numbers)
     else:
-        region.know_lengths(out, numbers)
+        region.variables.know_lengths(out, numbers)
 
 
 @c_text.register(ScalarFromTensor)
 @c_text.register(TensorFromScalar)
 def as_number(op, node: Apply, region: RegionWriter) -> None:
     """Pass a number on."""
-    region.same(node.outputs[0], node.inputs[0])
+    region.variables.same(node.outputs[0], node.inputs[0])
 
 
 @c_text.register(SpecifyShape)
@@ -98,18 +100,18 @@ def specify_shape(op: SpecifyShape, node: Apply, region: RegionWriter) -> None:
     x, *lengths = node.inputs
     for axis, length in enumerate(lengths):
         if not isinstance(length.type, NoneTypeT):
-            region.demand(f"{region.view(x).shape[axis]} == {region.number(length)}")
-    region.same(node.outputs[0], x)
+            region.text.demand(f"{region.variables.view(x).shape[axis]} == {region.variables.number(length)}")
+    region.variables.same(node.outputs[0], x)
 
 
 @c_text.register(Reshape)
 def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
     """Regroup elements in C order: as a view where they lie so, else in a copy."""
     x, shape = node.inputs
-    lengths = region.lengths(shape)
+    lengths = region.variables.lengths(shape)
     if len(lengths) != node.outputs[0].type.ndim:
         raise NoText("a shape of another length")
-    region.know_regrouped(node.outputs[0], x, lengths)
+    region.variables.know_regrouped(node.outputs[0], x, lengths)
 
 
 @c_text.register(JoinDims)
@@ -117,35 +119,35 @@ def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
 def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
     """Make one axis of neighbouring ones, or several of one."""
     x, (out,) = node.inputs[0], node.outputs
-    lengths = [region.length(x, axis) for axis in range(x.type.ndim)]
+    lengths = [region.variables.length(x, axis) for axis in range(x.type.ndim)]
     if isinstance(op, JoinDims):
         end = op.start_axis + op.n_axes
         lengths[op.start_axis : end] = [" * ".join(lengths[op.start_axis : end]) or "1"]
     else:
-        lengths[op.axis : op.axis + 1] = region.lengths(node.inputs[1])
+        lengths[op.axis : op.axis + 1] = region.variables.lengths(node.inputs[1])
     if len(lengths) != out.type.ndim:
         raise NoText("a shape of another length")
-    region.know_regrouped(out, x, [f"(long)({length})" for length in lengths])
+    region.variables.know_regrouped(out, x, [f"(long)({length})" for length in lengths])
 
 
 @c_text.register(Subtensor)
 def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
-    """View some rows, or one."""
-    x, *positions = node.inputs
-    if x not in region.known_lengths or not all(isinstance(position, Constant) for position in positions):
-        region.know_view(node.outputs[0], x, *part(region, op.idx_list, region.view(x), positions))
+    """View some rows, or one; of a vector of known lengths choose some, or one."""
+    (x, *positions), (out,), variables = node.inputs, node.outputs, region.variables
+    if x not in variables.known_lengths or not all(isinstance(position, Constant) for position in positions):
+        variables.know_view(out, x, *part(region, op.idx_list, variables.view(x), positions))
         return
-    (index,), lengths = op.idx_list, region.lengths(x)
+    (index,), lengths = op.idx_list, variables.lengths(x)
 
     def constant(entry):
         return None if entry is None else int(positions[entry].data)
 
     if isinstance(index, slice):
         some = slice(*map(constant, (index.start, index.stop, index.step)))
-        region.know_lengths(node.outputs[0], lengths[some])
+        variables.know_lengths(out, lengths[some])
     else:
         try:
-            region.know_number(node.outputs[0], lengths[constant(index)])
+            variables.know_number(out, lengths[constant(index)])
         except IndexError:
             raise NoText("no such length") from None
 
@@ -153,11 +155,14 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
 def part(
     region: RegionWriter, entries: Sequence[int | slice], view: View, positions: Sequence[Variable]
 ) -> tuple[str, list[str], list[str]]:
-    """Return where a part of a view lies, and its lengths and strides; ``positions`` are index inputs."""
+    """Return the address, the lengths and the strides of the part of a view that an index selects.
+
+    ``entries`` are PyTensor's ``idx_list``, whose numbers stand for elements of ``positions``.
+    """
     begin, shape, strides = [], [], []
 
     def number(entry):
-        text = region.number(positions[entry])
+        text = region.variables.number(positions[entry])
         if positions[entry].type.dtype == "uint64":
             text = f"({text} > __LONG_MAX__ ? __LONG_MAX__ : {text})"
         return f"(long){text}"
@@ -171,24 +176,24 @@ def part(
             shape.append(length)
             strides.append(step)
         elif isinstance(entry, slice):
-            first, count = region.let_later("long"), region.let_later("long")
-            by = region.let("long", "1" if entry.step is None else number(entry.step))
+            first, count = region.text.let_later("long"), region.text.let_later("long")
+            by = region.text.let("long", "1" if entry.step is None else number(entry.step))
             ends = f"{end(entry.start)}, {end(entry.stop)}"
-            region.demand(f"slice({length}, {ends}, {by}, &{first}, &{count})")
+            region.text.demand(f"slice({length}, {ends}, {by}, &{first}, &{count})")
             begin.append(first)
             shape.append(count)
             strides.append(f"{by} * {step}")
         else:
-            at = region.let("long", number(entry))
-            region.demand(f"{at} >= -{length} && {at} < {length}")
+            at = region.text.let("long", number(entry))
+            region.text.demand(f"{at} >= -{length} && {at} < {length}")
             begin.append(f"{at} < 0 ? {at} + {length} : {at}")
     n = len(entries)
-    return region.let("char *", view.at(*begin)), shape + view.shape[n:], strides + view.strides[n:]
+    return region.text.let("char *", view.at(*begin)), shape + view.shape[n:], strides + view.strides[n:]
 
 
 def spread(region: RegionWriter, value: Variable, shape: Sequence[str]) -> View:
     """Return the view of a value as an array of given lengths, along whose axes it broadcasts as declared."""
-    view, added = region.view(value), len(shape) - value.type.ndim
+    view, added = region.variables.view(value), len(shape) - value.type.ndim
     if added < 0:
         raise NoText("a value with more axes than its place")
     strides = ["0"] * added
@@ -196,6 +201,6 @@ def spread(region: RegionWriter, value: Variable, shape: Sequence[str]) -> View:
         view.shape, shape[added:], view.strides, value.type.broadcastable, strict=True
     ):
         if not fixed:
-            region.demand(f"{own} == {length}")
+            region.text.demand(f"{own} == {length}")
         strides.append("0" if fixed else step)
-    return region.let_view(view.dtype, view.at(), shape, strides)
+    return region.text.let_view(view.dtype, view.at(), shape, strides)

@@ -1,7 +1,7 @@
-"""C texts of products: sums of products of elements, by BLAS, and convolutions.
+"""C texts of products of matrices and vectors, by BLAS, and of convolutions.
 
-A vector is a matrix with an axis of length 1. A large product of matrices is a line of Python's, but not in
-the step of a loop.
+For BLAS a vector is a matrix with an axis of length 1. Outside of loops, a large product of matrices is left
+to Python, whose call takes little time beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from synk.compile.programs.elementwise.body import Body, Operand
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.programs.elementwise.templates import is_float
 from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.lines import Text
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
@@ -44,11 +45,11 @@ def gemv(op, node: Apply, region: RegionWriter) -> None:
     """Compute ``beta * y + alpha * A @ x``."""
     y, alpha, matrix, x, beta = node.inputs
     (out,) = node.outputs
-    scratch, view = product(region, matrix, x, out.type()), region.view(y)
-    region.demand_same(view.shape, scratch.shape)
-    target = region.new(out, scratch.shape)
+    scratch, view = product(region, matrix, x, out.type()), region.variables.view(y)
+    region.text.demand_same(view.shape, scratch.shape)
+    target = region.variables.new(out, scratch.shape)
     scaled = [scratch, view, *(_number(region, value, out) for value in (alpha, beta))]
-    run(region, _body("x3 == 0 ? x2 * x0 : x3 * x1 + x2 * x0", scaled, target), [*scaled, target])
+    run(region.text, _body("x3 == 0 ? x2 * x0 : x3 * x1 + x2 * x0", scaled, target), [*scaled, target])
 
 
 def _body(text: str, read: Sequence[View], target: View) -> Body:
@@ -62,13 +63,13 @@ def ger(op, node: Apply, region: RegionWriter) -> None:
     """Compute ``A + alpha * outer(x, y)``."""
     matrix, alpha, x, y = node.inputs
     (out,) = node.outputs
-    a, left, right = region.view(matrix), region.view(x), region.view(y)
-    region.demand_same(a.shape, left.shape + right.shape)
-    target = region.new(out, a.shape)
-    column = region.let_view(a.dtype, left.at(), a.shape, [*left.strides, "0"])
-    row = region.let_view(a.dtype, right.at(), a.shape, ["0", *right.strides])
+    a, left, right = region.variables.view(matrix), region.variables.view(x), region.variables.view(y)
+    region.text.demand_same(a.shape, left.shape + right.shape)
+    target = region.variables.new(out, a.shape)
+    column = region.text.let_view(a.dtype, left.at(), a.shape, [*left.strides, "0"])
+    row = region.text.let_view(a.dtype, right.at(), a.shape, ["0", *right.strides])
     read = [a, column, row, _number(region, alpha, out)]
-    run(region, _body("x0 + x3 * x1 * x2", read, target), [*read, target])
+    run(region.text, _body("x0 + x3 * x1 * x2", read, target), [*read, target])
 
 
 CONVOLUTION = Template("""\
@@ -96,63 +97,71 @@ SHARED int NAME(const View *x, const View *y, const int full, const View *out)
 
 @c_text.register(Convolve1d)
 def convolution(op: Convolve1d, node: Apply, region: RegionWriter) -> None:
-    """Add multiples of the longer vector, each a place further on."""
+    """Add up multiples of the longer vector, each one place further on than the one before."""
     x, y, mode = node.inputs
     (out,) = node.outputs
     if not x.type.dtype == y.type.dtype == out.type.dtype or not is_float(out.type.dtype):
         raise NoText("a convolution of several dtypes")
-    left, right, full = region.view(x), region.view(y), region.number(mode)
+    left, right, full = region.variables.view(x), region.variables.view(y), region.variables.number(mode)
     (n,), (k,) = left.shape, right.shape
-    region.demand(f"{n} && {k}")  # of nothing there is no convolution
-    target = region.new(out, [f"{full} ? {n} + {k} - 1 : {n} < {k} ? {k} - {n} + 1 : {n} - {k} + 1"])
-    fill(region, target)
+    region.text.demand(f"{n} && {k}")  # an empty vector is an error, which Python raises
+    target = region.variables.new(
+        out, [f"{full} ? {n} + {k} - 1 : {n} < {k} ? {k} - {n} + 1 : {n} - {k} + 1"]
+    )
+    fill(region.text, target)
     text = CONVOLUTION.substitute(kind=target.kind)
-    region.line(f"{region.function(text)}(&{left}, &{right}, {full}, &{target});")
+    region.text.line(f"{region.text.function(text)}(&{left}, &{right}, {full}, &{target});")
 
 
 def _number(region: RegionWriter, value: Variable, out: Variable) -> View:
     """Return the view of a number in the dtype of ``out``."""
-    return region.number_view(out.type.dtype, region.let(type_of(out), region.number(value)))
+    return region.text.number_view(
+        out.type.dtype, region.text.let(type_of(out), region.variables.number(value))
+    )
 
 
 def product(region: RegionWriter, left: Variable, right: Variable, out: Variable) -> View:
-    """Add a product, ``out``, and return its view."""
+    """Add the line that multiplies two variables to a third, ``out``; return the view of that."""
     dtype = out.type.dtype
     n_left, n_right = left.type.ndim, right.type.ndim
     if left.type.dtype != dtype or right.type.dtype != dtype or not is_float(dtype):
         raise NoText("a product of several dtypes")
     if not n_left or not n_right or n_left > 2 or n_right > 2:
         raise NoText("a product of something else than vectors and matrices")
-    if n_left == n_right == 2 and not region.in_block:
+    if n_left == n_right == 2 and not region.text.in_loop:
         sizes = [*left.type.shape, right.type.shape[1]]
         if None in sizes or prod(sizes) > FEW:
             raise NoText("a product for BLAS")
-    a, b = region.view(left), region.view(right)
-    region.demand(f"{a.shape[-1]} == {b.shape[0]}")
+    a, b = region.variables.view(left), region.variables.view(right)
+    region.text.demand(f"{a.shape[-1]} == {b.shape[0]}")
     lengths = a.shape[:-1] + b.shape[1:]
-    factors = [as_blas_reads(region, one) for one in (_matrix(region, a, 0), _matrix(region, b, 1))]
+    factors = [as_blas_reads(region, one) for one in (_matrix(region.text, a, 0), _matrix(region.text, b, 1))]
     if lengths:
-        target = region.new(out, lengths)
+        target = region.variables.new(out, lengths)
     else:
-        region.bind(out, region.let_later(TYPES[dtype]))
-        target = region.number_view(dtype, region.number(out))
-    place = _matrix(region, _matrix(region, target, 0) if n_left == 1 else target, 1)
-    region.declarations[TABLE] = None
-    region.line(f"multiply_{TYPES[dtype]}(routines, &{factors[0]}, &{factors[1]}, &{place});")
+        region.variables.bind(out, region.text.let_later(TYPES[dtype]))
+        target = region.text.number_view(dtype, region.variables.number(out))
+    place = _matrix(region.text, _matrix(region.text, target, 0) if n_left == 1 else target, 1)
+    region.text.declarations[TABLE] = None
+    region.text.line(f"multiply_{TYPES[dtype]}(routines, &{factors[0]}, &{factors[1]}, &{place});")
     return target
 
 
-def _matrix(region: RegionWriter, view: View, axis: int) -> View:
+def _matrix(text: Text, view: View, axis: int) -> View:
     """Return a view with two axes: of a vector with another one of length 1."""
     if view.ndim == 2:
         return view
     shape, strides = view.shape, view.strides
     shape.insert(axis, "1")
     strides.insert(axis, "0")
-    return region.let_view(view.dtype, view.at(), shape, strides)
+    return text.let_view(view.dtype, view.at(), shape, strides)
 
 
 def as_blas_reads(region: RegionWriter, matrix: View, way: str = "") -> View:
-    """Return a matrix if BLAS reads it as it lies, either way or by rows (``"== 'N'"``), or else a copy."""
-    lead, size = region.let_later("int"), np.dtype(matrix.dtype).itemsize
-    return region.copied_unless(f"lies(&{matrix}, {size}, &{lead}) {way}", matrix)
+    """Return a matrix if BLAS can read it as it lies in memory, or else a copy by rows.
+
+    BLAS reads matrices by rows and by columns. ``way`` is C that chooses: with ``"== 'N'"`` a matrix that
+    lies by columns is copied too.
+    """
+    lead, size = region.text.let_later("int"), np.dtype(matrix.dtype).itemsize
+    return region.memory.copied_unless(f"lies(&{matrix}, {size}, &{lead}) {way}", matrix)

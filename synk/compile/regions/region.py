@@ -17,7 +17,8 @@ from pytensor.tensor.elemwise import Elemwise
 from synk.compile.compat import as_written
 from synk.compile.programs.emit import emit
 from synk.compile.programs.text.program import OfNodes, Program
-from synk.compile.regions.functions import RegionFunction, written
+from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.tables import array_funcify, takes_out
 
 
@@ -32,7 +33,7 @@ class Region(OfNodes, Op):
 
     def __init__(self, fgraph: FunctionGraph):
         self.fgraph = fgraph
-        self.text = written(fgraph)
+        self.text = RegionWriter(fgraph.toposort(), fgraph.inputs, fgraph.outputs).write()
 
     @property
     def elementwise(self) -> bool:

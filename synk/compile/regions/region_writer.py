@@ -1,12 +1,20 @@
 """Write nodes as one C function, which takes NumPy's arrays and returns new ones.
 
-nodes in order -> RegionWriter: c_text of each, which asks for variables and says what its own are -> source
+    nodes in order -> RegionWriter: c_text of each reads variables that are known, and adds its own -> source
+
+A writer has parts, of which each text takes those that it needs:
+
+    text       adds lines of C, and names numbers, lengths, views and functions
+    liveness   knows which nodes read a variable, and which is the last
+    memory     takes memory of the region's own, and gives it back
+    variables  knows what each variable is in the text
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
@@ -14,113 +22,129 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.random.type import RandomType
 
 from synk.compile.native.bit_generators import BITS
+from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.regions.c_texts import c_text
 from synk.compile.regions.frame import function_text
+from synk.compile.regions.lines import Text
+from synk.compile.regions.liveness import Liveness
+from synk.compile.regions.memory import OwnMemory
 from synk.compile.regions.variables import Variables, type_of
 from synk.compile.regions.walks import copy
 
 
-class RegionWriter(Variables):
-    """The text of a region in the making."""
+class RegionText(NamedTuple):
+    """A region in C."""
+
+    source: str  # the function
+    declarations: tuple[str, ...]  # what stands before it: the functions that it calls
+    fails_late: bool  # whether it may give up a call when it has written to an array of a result
+
+
+class RegionWriter:
+    """A region whose text is being written.
+
+    Parameters
+    ----------
+    nodes : sequence of Apply
+        In the order they run.
+    inputs, outputs : sequence of Variable
+        The variables that the region takes and returns.
+
+    Attributes
+    ----------
+    dialect : Dialect
+        C, with the elementary functions that there are.
+    done : set of Apply
+        The nodes whose text a node before them has written too.
+    """
+
+    def __init__(self, nodes: Sequence[Apply], inputs: Sequence[Variable], outputs: Sequence[Variable]):
+        self.dialect = native_dialect()
+        self.text = Text()
+        self.liveness = Liveness(nodes, outputs)
+        self.memory = OwnMemory(self.text, self.liveness)
+        self.variables = Variables(self.text, self.liveness, self.memory, self.dialect, outputs, len(inputs))
+        self.done: set[Apply] = set()
+        self._nodes, self._inputs, self._outputs = nodes, inputs, outputs
 
     @contextmanager
     def block(self, count: str, graph: FunctionGraph) -> Iterator[None]:
-        """Open a loop of ``count`` steps i, in each of which the nodes of a graph run.
+        """Open a loop of ``count`` steps i, in each of which the nodes of a graph run; see `Text.steps`.
 
-        What is known in it is forgotten at its end. ``count`` may go on with a condition.
+        At its end its names are forgotten, and each step gives back the memory that it has taken.
         """
-        names = self._views, self._numbers, self._lengths
-        saved = self._at, self._kept, self.uses
-        self._views, self._numbers, self._lengths = (dict(table) for table in names)
-        self._kept, self.uses = self._kept.union(graph.outputs), {}  # graphs may share their inputs
-        self._loops = True
-        watch = self._name("watch")
-        self.line(f"Watch {watch} = {{1, 1, milliseconds()}};")
-        self.line(f"for (long i = 0; i < {count}; i++) {{")
-        self.line(f"if (!{watch}.left-- && !look(&{watch})) goto interrupted;")
-        with self._room():
+        with (
+            self.liveness.loop(graph.outputs),
+            self.variables.scope(),
+            self.text.steps(count),
+            self.memory.room(),
+        ):
             yield
-        self.line("}")
-        self._views, self._numbers, self._lengths = names
-        self._at, self._kept, self.uses = saved
-        if not self.in_block:
-            self.line("come_back();")
-
-    def repeats(self) -> None:
-        """Say that the last line takes nobody knows how many steps."""
-        self._loops = True
-        self._breathe()
-
-    def _breathe(self) -> None:
-        """Let the handlers of signals run, if it is time."""
-        # As in Python, an interrupt may find some results written and others not.
-        self._lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
 
     def write_nodes(self, nodes: Sequence[Apply]) -> None:
-        """Write nodes inside of a block; what they make is given back at its end."""
-        for node in nodes:
-            for variable in node.inputs:
-                self._readers[variable] = len(self.nodes)
-                self.uses.setdefault(variable, []).append(node)
-        self._at = len(self.nodes)
+        """Write nodes inside of a loop."""
+        self.liveness.enter(nodes)
         for node in nodes:
             if node not in self.done:
-                self.line(f"/* {comment(node)} */")
+                self.text.line(f"/* {comment(node)} */")
                 c_text(node.op, node, self)
 
-    def write(self) -> str:
-        """Return the text of the function, and of those that it calls."""
-        for k, variable in enumerate(self.inputs):
+    def write(self) -> RegionText:
+        """Write all nodes, and return the text; NoText if there is none for a node."""
+        for k, variable in enumerate(self._inputs):
             self._argument(k, variable)
-        for k, node in enumerate(self.nodes):
-            self._at = k
+        for k, node in enumerate(self._nodes):
+            self.liveness.at = k
             if node not in self.done:
-                self._lines.append(f"\n    /* {k}: {comment(node)} */")
+                self.text.lines.append(f"\n    /* {k}: {comment(node)} */")
                 c_text(node.op, node, self)
-            for place in self._places.given_back_after(k):
-                self._give(place)
+            for place in self.memory.places.given_back_after(k):
+                self.memory.give(place)
             if any(getattr(variable.type, "ndim", 0) for variable in node.inputs):
-                self._breathe()
-        self._lines.append("")
-        for variable in self.outputs:
-            if variable not in self._placed:
-                self._return_copy(variable)
-        numbers = len(self.inputs), len(self.outputs), len(self._places)
-        return function_text(self._lines, *numbers, self._loops)
+                self.text.breathe()
+        self.text.lines.append("")
+        for k, variable in enumerate(self._outputs):
+            if variable not in self.variables.placed:
+                self._return_copy(k, variable)
+        numbers = len(self._inputs), len(self._outputs), len(self.memory.places)
+        source = function_text(self.text.lines, *numbers, self.text.loops)
+        return RegionText(source, tuple(self.text.declarations), self.text.fails_late)
 
     def _argument(self, k: int, variable: Variable) -> None:
+        """Add the lines that read an argument: NumPy's array or scalar, or a generator."""
+        text, bind = self.text, self.variables.bind
         if isinstance(variable.type, RandomType):
-            self.declarations[BITS] = None
-            self._numbers[variable] = f"g{k}"
-            self.line(f"Bits *const g{k} = bits_of((void *)given[{k}]);")
-            self.demand(f"g{k}")
+            text.declarations[BITS] = None
+            text.line(f"Bits *const g{k} = bits_of((void *)given[{k}]);")
+            text.demand(f"g{k}")
+            bind(variable, f"g{k}")
             return
         kind, dtype = type_of(variable), variable.type.dtype
         number, ndim = np.dtype(dtype).num, getattr(variable.type, "ndim", 0)
         if ndim:
-            self.line(f"const Array *const a{k} = given[{k}];")
-            self.demand(f"is_plain(a{k}, {number}, {ndim}, ALIGNED)")
+            text.line(f"const Array *const a{k} = given[{k}];")
+            text.demand(f"is_plain(a{k}, {number}, {ndim}, ALIGNED)")
             for axis, length in enumerate(variable.type.shape):
                 if length is not None:
-                    self.demand(f"a{k}->shape[{axis}] == {length}")
-            self._know(variable, self._view(dtype, ndim, f"a{k}->data", f"a{k}->shape", f"a{k}->strides"))
+                    text.demand(f"a{k}->shape[{axis}] == {length}")
+            bind(variable, text.view_of_arrays(dtype, ndim, f"a{k}->data", f"a{k}->shape", f"a{k}->strides"))
         else:
-            self.line(f"const char *const a{k} = number_in(given[{k}], {number});")
-            self.demand(f"a{k}")
-            self.know_number(variable, f"*(const {kind} *)a{k}")
+            text.line(f"const char *const a{k} = number_in(given[{k}], {number});")
+            text.demand(f"a{k}")
+            self.variables.know_number(variable, f"*(const {kind} *)a{k}")
 
-    def _return_copy(self, variable: Variable) -> None:
+    def _return_copy(self, k: int, variable: Variable) -> None:
         """Copy a result that lies elsewhere, or is a number, to an array of its own; return a generator."""
+        variables = self.variables
         if isinstance(variable.type, RandomType):
-            k = self.outputs.index(variable)
-            self.line(f"r[{k}] = (Array *)given[{self._numbers[variable][1:]}]; Py_IncRef(r[{k}]);")
-            return
-        if getattr(variable.type, "ndim", 0):
-            source = self.view(variable)
-            copy(self, source, self.new(variable, source.shape))
+            # Its name is that of the argument it came as, ``g3``.
+            self.text.line(f"r[{k}] = (Array *)given[{variables.number(variable)[1:]}]; Py_IncRef(r[{k}]);")
+        elif getattr(variable.type, "ndim", 0):
+            source = variables.view(variable)
+            copy(self.text, source, variables.new(variable, source.shape))
         else:
-            number, place = self.number(variable), self.new(variable, [])
-            self.line(f"*({place.kind} *){place}.data = {number};")
+            number, place = variables.number(variable), variables.new(variable, [])
+            self.text.line(f"*({place.kind} *){place}.data = {number};")
 
 
 def comment(node: Apply) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +19,8 @@ from synk.compile.programs.elementwise.body import Body, Operand, element
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.programs.elementwise.templates import carrier, is_float
 from synk.compile.regions.c_texts import NoText
+from synk.compile.regions.lines import Text
 from synk.compile.regions.views import View, listed
-
-if TYPE_CHECKING:
-    from synk.compile.regions.lines import Text
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,12 @@ class Fold:
 
     @property
     def chooses(self) -> bool:
-        """Tell whether it keeps one of two elements, so that nothing comes of none."""
+        """Tell whether it keeps one of two elements, as a maximum does: of no elements there is none."""
         return self.combine.endswith("? b : a")
 
 
 def call(
-    region: Text,
+    text: Text,
     body: Body,
     stored: Sequence[int],
     folds: Sequence[tuple[int, Fold]],
@@ -53,15 +50,15 @@ def call(
     views: list[View],
 ) -> str:
     """Return the call of a loop over views of a shape: of inputs, results that are ``stored``, and folds."""
-    named = [(k, fold, region.function(fold_text(fold))) for k, fold in folds]
+    named = [(k, fold, text.function(fold_text(fold))) for k, fold in folds]
     rows, loop = loop_texts(body, stored, named)
-    name = region.function(loop.replace("ROWS", region.function(rows)))
+    name = text.function(loop.replace("ROWS", text.function(rows)))
     return f"run(&{name}, {shape}, {listed(views)});"
 
 
-def run(region: Text, body: Body, views: list[View]) -> None:
+def run(text: Text, body: Body, views: list[View]) -> None:
     """Add a loop over views that have the shape of the last of them, which it writes."""
-    region.line(call(region, body, [0], [], f"{views[-1]}.shape", views))
+    text.line(call(text, body, [0], [], f"{views[-1]}.shape", views))
 
 
 def whole(view: View) -> Operand:
@@ -75,14 +72,14 @@ def copy_call(source: View, target: View, fixed: int = 0) -> str:
     return f"copy({target.ndim}, {target}.shape, {size}, &{source}, {fixed}, &{target});"
 
 
-def copy(region: Text, source: View, target: View) -> None:
+def copy(text: Text, source: View, target: View) -> None:
     """Copy the elements of one view to another of the same shape."""
-    region.line(copy_call(source, target))
+    text.line(copy_call(source, target))
 
 
-def fill(region: Text, target: View, number: str = "0") -> None:
+def fill(text: Text, target: View, number: str = "0") -> None:
     """Set all elements of a view to one number."""
-    region.line(copy_call(region.number_view(target.dtype, number), target, fixed=-1))
+    text.line(copy_call(text.number_view(target.dtype, number), target, fixed=-1))
 
 
 def sum_of(left: str, right: str, dtype: str) -> str:
@@ -188,7 +185,7 @@ def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fol
     masks += [sum(1 << axis for axis in fold.axes) for _, fold, _ in folds]
     dtypes = [*(operand.dtype for operand in operands), *(fold.dtype for _, fold, _ in folds)]
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
-    # Rows lie along any axis.
+    # The call chooses the axis along which rows lie, so there is a row for each axis; equal ones once.
     ways = dict.fromkeys(tuple(mask >> axis & 1 for mask in masks) for axis in reversed(range(ndim)))
     strides = [[0 if one else size for one, size in zip(way, sizes, strict=True)] for way in ways]
     rows = [_row(f"NAME_row{k}", body, stored, folds, way) for k, way in enumerate(strides)]

@@ -18,6 +18,7 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
 from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.regions.elements import declare
+from synk.compile.regions.lines import Text
 from synk.compile.regions.region import Region
 
 NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
@@ -539,7 +540,7 @@ def test_a_text_is_the_same_in_each_process():
     ]
     texts = set()
     for functions in itertools.permutations(calls):
-        region = SimpleNamespace(declarations={}, dialect=native_dialect())
-        declare(region, SimpleNamespace(functions=functions))
-        texts.add(tuple(region.declarations))
+        text = Text()
+        declare(text, native_dialect(), SimpleNamespace(functions=functions))
+        texts.add(tuple(text.declarations))
     assert len(texts) == 1

@@ -33,9 +33,10 @@ from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store
 from synk.compile.regions import functions as region_functions
 from synk.compile.regions import grouping
-from synk.compile.regions.functions import RegionFunction, written
+from synk.compile.regions.functions import RegionFunction
 from synk.compile.regions.native_function import NativeCompilation
 from synk.compile.regions.region import Region
+from synk.compile.regions.region_writer import RegionWriter
 
 NEWER = hasattr(pytensor.graph.fg, "FrozenFunctionGraph")
 DEBUG = array_mode(ArrayLinker(observe=Debug(), native=True))
@@ -179,7 +180,7 @@ def test_two_results_of_one_node_are_written_over_two_variables():
     moved = scalars[0] * 0.9 + scalars[2]
     op = Elemwise(Composite(scalars, [moved, scalars[1] - moved]))
     graph = FunctionGraph([v, w, x], op(v, w, x), clone=False)
-    text = written(graph)
+    text = RegionWriter(graph.toposort(), graph.inputs, graph.outputs).write()
     assert not text.fails_late  # so it takes arrays for its results
     run = RegionFunction(graph, text, in_python=None)
     places = np.ones(5), np.ones(5)

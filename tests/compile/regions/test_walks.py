@@ -10,7 +10,6 @@ import pytest
 from synk.compile import array_mode
 from synk.compile.native.compiler import FLAGS, find_compiler
 from synk.compile.regions.frame import source_file
-from synk.compile.regions.functions import written
 from synk.compile.regions.walks import Fold, fold_text
 
 CHOICE = "b > a || b != b ? b : a"
@@ -52,8 +51,7 @@ def test_loops_that_differ_in_constants_have_the_same_rows(dtype):
     outputs = [first * pt.sqr(x) + second, third * pt.sqr(y) + fourth]
     function = pytensor.function([x, y], outputs, mode=array_mode())
     (region,) = function.maker.fgraph.apply_nodes
-    _, declarations, _ = written(region.op.fgraph)
-    text = "\n".join(declarations)
+    text = "\n".join(region.op.text.declarations)
     assert (text.count("static const Loop"), text.count("_row0(const long")) == (2, 1)
     values = np.random.default_rng(2).normal(size=(2, 20)).astype(dtype)
     expected = first * values[0] ** 2 + second, third * values[1] ** 2 + fourth
