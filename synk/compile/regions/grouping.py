@@ -60,7 +60,19 @@ def has_text(node: Apply) -> bool:
 
 
 def reason_against(node: Apply) -> str:
-    """Return why a node cannot be written in C by itself; "" if it can."""
+    """Return why a node cannot be written in C by itself; "" if it can.
+
+    That is found out by writing it, so it is noted with the node. PyTensor copies such notes with a node; one
+    holds for a copy with inputs of the same types, of which the same are constants.
+    """
+    inputs = [(one.type, one if isinstance(one, Constant) else None) for one in node.inputs]
+    decided = getattr(node.tag, "text_alone", None)
+    if decided is None or decided[0] != inputs:
+        decided = node.tag.text_alone = inputs, _reason_against(node)
+    return decided[1]
+
+
+def _reason_against(node: Apply) -> str:
     if node.op.destroy_map:
         return "works in place"
     inputs = [variable for variable in node.inputs if not in_text(variable)]
