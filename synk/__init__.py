@@ -147,7 +147,8 @@ def fork(
         The device to compute on; by default GPUs, if CuPy is installed and there are any, else cores. Rank i
         has the i-th of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
     threads : int, optional
-        Threads that matrix products of each rank use; by default cores // ranks, at least one.
+        Threads that matrix products of each rank use; by default cores // ranks, at least one. There is a
+        `SynkWarning` if they are more than the CPUs.
     timeout : float, optional
         Seconds that every command may take before `SynkTimeout` is raised; by default there is no limit.
         `timeout` sets another limit for some commands.
@@ -160,7 +161,8 @@ def fork(
         The network between the machines, where they have several: ``"eth0"`` or ``"10.0.0.0/24"``.
     bind : {"none", "core", "numa"}
         The CPUs that each rank is bound to, this process included until `close`: cores of its own, or those
-        of a NUMA node; `topology` shows them.
+        of a NUMA node; `topology` shows them. Ranks that are more than the cores share them, with a
+        `SynkWarning`.
     undeclared : {"exact", "warn"}
         What outputs and updates without an operation are: by default the values of one process, for which
         ranks meet inside the graph where that needs it. "warn" makes them what they were before: averages of

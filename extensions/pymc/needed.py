@@ -19,7 +19,7 @@ if version < (3, 12):
     )
 for name, least in LEAST.items():
     try:
-        installed = metadata.version(name)
+        installed = metadata.version(name) or "of no version that its metadata tell"
     except metadata.PackageNotFoundError:
         raise ModuleNotFoundError(MISSING.format(what=f"{name}, which is not installed"), name=name) from None
     if tuple(map(int, re.findall(r"\d+", installed)[:2])) < least:

@@ -17,6 +17,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synk.compile import without_wrong
+from synk.compile.programs.graphs.inside import for_mode
+from synk.exact.by_numpy import by_numpy
 from synk.exact.definition import UNDECLARED, Definition
 from synk.exact.run_values import describe, first_row, leads, n_rows, ranks, total_rows
 from synk.values.errors import SynkError
@@ -62,16 +64,14 @@ class FirstCall:
         inputs = {variable: variable.type() for variable in (*NUMBERS, *self._shared)}
         mode = self._written.mode
         mode = PLAIN if mode in (None, "debug") else without_wrong(mode)
-        # Graphs inside Ops are compiled for the mode of the configuration.
-        with pytensor.config.change_flags(mode=mode):
-            function = pytensor.function(
-                [*self._written.all_inputs, *inputs.values()],
-                self._results,
-                givens=inputs,
-                mode=mode,
-                on_unused_input="ignore",
-                name=f"{self._written.name}, in one process",
-            )
+        function = pytensor.function(
+            [*self._written.all_inputs, *inputs.values()],
+            for_mode(by_numpy(self._results), mode),
+            givens=inputs,
+            mode=mode,
+            on_unused_input="ignore",
+            name=f"{self._written.name}, in one process",
+        )
         length = len(arrays[0]) if self._written.inputs else 1
         numbers = [np.asarray(length), np.asarray(length), np.asarray(0), np.asarray(True)]
         return function(*arrays, *numbers, *(variable.get_value() for variable in self._shared))

@@ -7,13 +7,19 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
 
 import synk
+from synk.compile import array_mode
+from synk.compile.linker import ArrayLinker
 from synk.exact.check import FirstCall, difference
 from synk.exact.definition import define
 
 VALUES = np.random.default_rng(5).normal(size=(7, 2))
 x = pt.matrix("x", dtype="float64")
+IN_PYTHON = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run")
 
 
 # --- without ranks ---------------------------------------------------------------------------------------
@@ -64,6 +70,50 @@ def test_what_ranks_have_of_their_own_cannot_be_compared():
     table = pytensor.shared(VALUES, name="table")
     with pytest.raises(ValueError, match="the ranks have rows of their own of 'table'"):
         FirstCall(define("f", [], [table.sum()], sliceable_shareds=[table]))
+
+
+JOINS = {
+    "join": (lambda s, n, lib: lib.concatenate([s, n])),
+    "roll": (lambda s, n, lib: lib.roll(s, 1, axis=0)),
+    "stack": (lambda s, n, lib: lib.stack([s[-1], n[0]])),
+    "vector": (lambda s, n, lib: lib.stack([s[-1, 1], n[0, 0]])),
+    "diagonal": (lambda s, n, lib: lib.diag(s[-1], -1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8"])
+@pytest.mark.parametrize("name", JOINS)
+def test_running_sums_that_are_joined_with_narrow_integers_are_numpys(name, dtype):
+    n = pt.matrix("n", dtype=dtype)
+    value = np.full((4, 3), 1 if dtype == "bool" else 100, dtype)
+    definition = define("f", [], JOINS[name](pt.cumsum(n, axis=0), n, pt), bcast_inputs=[n])
+    expected = JOINS[name](np.cumsum(value, axis=0), value, np)
+    (alone,) = FirstCall(definition).expected([value])
+    compiled = pytensor.function([n], list(definition.outputs), mode=array_mode(ArrayLinker(native=False)))
+    for found in (alone, *compiled(value)):
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def added_once(table, at):
+    """Write at repeated positions, of which a rewrite of PyTensor 3.0 would add each."""
+    return pt.set_subtensor(table[at], table[at] + 1)
+
+
+@pytest.mark.parametrize("mode", [None, IN_PYTHON])
+@pytest.mark.parametrize("depth", ["op", "loop", "op in a loop"])
+def test_graphs_inside_of_ops_are_not_rewritten_either(depth, mode):
+    table, at = pt.vector("table", dtype="float64"), pt.vector("at", dtype="int64")
+    op = OpFromGraph([table, at], [added_once(table, at)])
+    step = added_once if depth == "loop" else op
+    once = op(table, at) if depth == "op" else looped(step, table, at)
+    definition = define("f", [], once, bcast_inputs=[table, at], mode=mode)
+    (found,) = FirstCall(definition).expected([np.zeros(3), np.array([0, 0, 2])])
+    np.testing.assert_array_equal(found, [1, 0, 1])
+
+
+def looped(step, table, at):
+    """Return the table after one step of a loop."""
+    return pytensor.scan(step, outputs_info=[table], non_sequences=[at], n_steps=1, return_updates=False)[-1]
 
 
 # --- with ranks ------------------------------------------------------------------------------------------
@@ -144,6 +194,20 @@ class TestWithRanks:
         np.testing.assert_array_equal(counts, np.cumsum(value > 0, axis=0), strict=True)
         np.testing.assert_array_equal(sums, np.cumsum(value, axis=0), strict=True)
         np.testing.assert_array_equal(products, np.cumprod(value, axis=1))
+
+    def test_graphs_inside_of_ops_are_those_of_the_mode_on_ranks_too(self):
+        table, at = pt.vector("table", dtype="float64"), pt.vector("at", dtype="int64")
+        op = OpFromGraph([table, at], [added_once(table, at)])
+        f = synk.function([], op(table, at), bcast_inputs=[table, at], mode=IN_PYTHON, check="first")
+        np.testing.assert_array_equal(f(np.zeros(3), np.array([0, 0, 2])), [1, 0, 1])
+
+    def test_joined_running_sums_pass(self):
+        narrow = pt.matrix("narrow", dtype="int8")
+        sums, value = pt.cumsum(narrow, axis=0), np.full((7, 2), 100, "int8")
+        f = synk.function([narrow], [pt.concatenate([sums, narrow], axis=1), pt.roll(sums, 1)], check="first")
+        wide = np.cumsum(value, axis=0)
+        for found, other in zip(f(value), (np.concatenate([wide, value], 1), np.roll(wide, 1)), strict=True):
+            np.testing.assert_array_equal(found, other, strict=True)
 
     def test_a_dtype_that_one_process_does_not_give_is_found(self, monkeypatch):
         monkeypatch.setattr("synk.exact.definition.as_performed", list)

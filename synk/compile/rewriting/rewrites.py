@@ -33,7 +33,7 @@ from synk.compile.programs.elementwise import dialect_of
 from synk.compile.programs.elementwise.dialect import CUDA
 from synk.compile.programs.elementwise.fusion import TAGS, register_fusion
 from synk.compile.programs.graphs.minima import with_minima
-from synk.compile.programs.graphs.width import as_performed
+from synk.compile.programs.graphs.width import TooNarrowError, as_performed
 from synk.compile.programs.passes.host_or_device import wanted_on_host
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
 from synk.compile.rewriting.trackers import LAST, ForgetOps, forgetful
@@ -222,7 +222,7 @@ class AsPerformed(GraphRewriter):
         """Change the graph, before any rewrite goes by dtypes."""
         try:
             made = as_performed(with_minima(fgraph.outputs))
-        except TypeError:
+        except TooNarrowError:
             return
         old = list(fgraph.outputs)
         if self._inside and any(map(_differ, old, made)):

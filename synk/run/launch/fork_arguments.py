@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import index
@@ -15,7 +16,9 @@ from synk.run.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.run.device.choose import KINDS
 from synk.transport.machines.binding import BIND
 from synk.transport.machines.hosts import under_mpi
-from synk.values.errors import SynkStateError
+from synk.transport.machines.topology import read_topology, write_list
+from synk.values.errors import SynkStateError, SynkWarning
+from synk.values.script_frames import stacklevel
 
 CORES_HAVE = "float32"  # the precision in which they multiply matrices of that dtype
 
@@ -63,6 +66,11 @@ def checked_devices(
         Naming the argument.
     CudaUnavailable
         If GPUs are asked for and cannot be had.
+
+    Warns
+    -----
+    SynkWarning
+        If ranks share GPUs, or cores where each was to have one, or have more threads than there are CPUs.
     """
     if device is not None and device not in KINDS:
         raise ValueError(
@@ -93,6 +101,7 @@ def checked_devices(
     )
     if not devices.gpus:
         _refuse_on_cores(of_gpus)
+    _warn_of_few_cores(devices)
     if cuda_graphs or overlap:
         # Here and nowhere else: what else there is does not read this folder, and works without it.
         from synk.gpu.speedups import speed_up
@@ -109,6 +118,28 @@ def _refuse_on_cores(of_gpus: Mapping[str, Any]) -> None:
                 f"{name}={value!r} is for GPUs, and this run computes on cores: leave {name} out, or pass "
                 "device='cuda', which insists on GPUs"
             )
+
+
+def _warn_of_few_cores(devices: Devices) -> None:
+    """Warn if a rank has more threads than there are CPUs, or shares the core that it was to have."""
+    usable = os.sched_getaffinity(0)
+    said = f"this process may use CPUs {write_list(usable)}"
+    if devices.asks_threads and devices.threads > len(usable):
+        _warn(
+            f"fork: threads={devices.threads} of each rank take turns, as {said}: products of matrices take "
+            "longer than by fewer; leave threads out for cores // ranks"
+        )
+    if devices.bind == "core":
+        cores = len({cpu.core for cpu in read_topology(allowed=usable).cpus if cpu.number in usable})
+        if devices.n_ranks > cores:
+            _warn(
+                f"fork: bind='core' of {devices.n_ranks} ranks has them share {cores} cores, as {said}: pass "
+                f"n_parallel={cores}, or leave bind out"
+            )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SynkWarning, stacklevel=stacklevel())
 
 
 def _checked_fraction(limit: Any) -> float:

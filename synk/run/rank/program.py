@@ -29,6 +29,7 @@ from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.programs.emit import Observer
 from synk.compile.programs.graphs import serialize
+from synk.compile.programs.graphs.inside import for_mode
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.passes.finish import Announcer
 from synk.compile.rewriting.wrong_rewrites import without_wrong
@@ -345,6 +346,10 @@ class RankProgram:
         self, inputs: list[Any], outputs: list[Any], updates: list[Any], mode: Any
     ) -> Callable[..., Any]:
         with self._compiling():
+            if not self.on_device:
+                new = for_mode([*outputs, *(value for _, value in updates)], mode)
+                outputs, values = new[: len(outputs)], new[len(outputs) :]
+                updates = [(variable, value) for (variable, _), value in zip(updates, values, strict=True)]
             compiled = pytensor.function(
                 inputs,
                 outputs,

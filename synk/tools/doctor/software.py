@@ -42,15 +42,17 @@ def package(name: str, lowest: tuple[int, ...] = (), below: tuple[int, ...] = ()
         wanted = f"'{name}>={'.'.join(map(str, lowest))},<{'.'.join(map(str, below))}'"
     install = f"{sys.executable} -m pip install {wanted}"
     try:
-        version = metadata.version(name)
+        version: str | None = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Finding(PROBLEM, name, "not installed", install)
+    reinstall = install.replace("install ", "install --force-reinstall ")
+    if version is None:  # as of a folder of metadata that an installer has left half empty
+        return Finding(PROBLEM, name, "installed without metadata that tell its version", reinstall)
     try:
         import_module(name)
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
         found = f"{version}, fails to import: {type(error).__name__}: {first_line}"
-        reinstall = install.replace("install ", "install --force-reinstall ")
         return Finding(PROBLEM, name, found, f"do what it says, or {reinstall}")
     numbers = release(version)
     outside = numbers < lowest or bool(below and numbers >= below)

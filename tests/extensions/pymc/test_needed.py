@@ -30,6 +30,11 @@ def test_a_missing_package_is_named():
     assert "needs pymc, which is not installed. Use pip install 'synk-pytensor[pymc]'" in said
 
 
+def test_a_package_without_metadata_is_named():
+    said = with_versions("lambda name: None")
+    assert "needs pymc 6.4 or newer; this is of no version that its metadata tell. Use pip install" in said
+
+
 @pytest.mark.slow
 def test_a_package_that_is_too_old_is_named():
     said = with_versions("{'pymc': '6.10.1', 'nutpie': '0.15.2'}.get")

@@ -10,6 +10,7 @@ from synk.gpu.device import cupy_library
 from synk.gpu.device.probe import Gpu, Survey
 from synk.run.device import CpuDevice, CudaDevice, choose_devices
 from synk.run.launch.fork_arguments import checked_devices, checked_ranks, completed
+from synk.transport.machines.topology import Cpu, Topology
 
 H200 = (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))
 MODULE = "synk.run.device.choose"
@@ -183,8 +184,9 @@ def test_an_option_of_gpus_is_refused_on_cores(machine, device, found, option):
 
 
 @pytest.mark.parametrize("number", [np.int64(2), np.uint8(2), np.array(2)])
-def test_numbers_of_ranks_and_threads_may_be_numpys(machine, number):
+def test_numbers_of_ranks_and_threads_may_be_numpys(machine, number, monkeypatch):
     machine(Survey())
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     devices = checked_devices(number, "cpu", number)
     found = (
         devices.n_ranks,
@@ -196,6 +198,25 @@ def test_numbers_of_ranks_and_threads_may_be_numpys(machine, number):
     assert {type(one) for one in found[:4]} == {int}
     with pytest.raises(TypeError, match="n_parallel=.*True.* is not an integer"):
         checked_devices(np.bool_(True), "cpu", 1)
+
+
+def test_more_threads_than_cpus_are_told(machine, monkeypatch):
+    machine(Survey())
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 5})
+    assert checked_devices(9, "cpu", 4).threads == 4
+    with pytest.warns(synk.SynkWarning, match="threads=5 of each rank .* this process may use CPUs 0-2,5"):
+        assert checked_devices(1, "cpu", 5).threads == 5
+
+
+def test_ranks_that_share_the_cores_they_are_bound_to_are_told(machine, monkeypatch):
+    machine(Survey())
+    cpus = tuple(Cpu(number, number // 2, 0, 0) for number in range(8))  # two threads of each of four cores
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr("synk.run.launch.fork_arguments.read_topology", lambda allowed: Topology(cpus))
+    assert checked_devices(2, "cpu", None, bind="core").bind == "core"
+    with pytest.warns(synk.SynkWarning, match="bind='core' of 3 ranks .* share 2 cores, .* CPUs 0-3: pass"):
+        checked_devices(3, "cpu", None, bind="core")
+    assert checked_devices(3, "cpu", None, bind="numa").bind == "numa"
 
 
 def test_what_cores_do_anyway_may_be_said(machine):

@@ -85,6 +85,14 @@ def test_supported_versions(version, level, monkeypatch):
     assert ("pip install 'pytensor>=3.0,<4'" in found.remedy) == bool(level)
 
 
+def test_a_package_without_metadata_is_installed_again(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: None)
+    found = software.package("pytensor", (3, 0), (4,))
+    assert found.level == Level.PROBLEM
+    assert "without metadata" in found.found
+    assert "pip install --force-reinstall 'pytensor>=3.0,<4'" in found.remedy
+
+
 def test_the_range_is_that_of_setup_cfg(machine):
     found = [check(machine()) for check in (software.numpy, software.pytensor, software.posix_ipc)]
     assert [finding.level for finding in found] == [Level.OK] * 3

@@ -18,11 +18,16 @@ import pytensor.scalar.basic as ps
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import HasInnerGraph
+from pytensor.tensor.basic import AllocDiag, MakeVector, alloc_diag
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 
 from synk.compile.programs.graphs.origin import keep_origin, place_of, remade
 from synk.compile.programs.graphs.serialize import topological
+
+
+class TooNarrowError(TypeError):
+    """An Op that declares a narrow dtype cannot take the wider numbers of a running sum."""
 
 
 def as_performed(results: Sequence[Variable]) -> list[Variable]:
@@ -35,7 +40,7 @@ def as_performed(results: Sequence[Variable]) -> list[Variable]:
 
     Raises
     ------
-    TypeError
+    TooNarrowError
         An Op cannot take the wider numbers; the message names the line that built it.
     """
     new: dict[Variable, Variable] = {}
@@ -58,6 +63,11 @@ def _made(node: Apply, inputs: Sequence[Any]) -> Sequence[Variable]:
         return _power(node, inputs)
     if all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
         return node.outputs
+    # These two build their results for one dtype.
+    if isinstance(op, AllocDiag):
+        return [alloc_diag(inputs[0], op.offset, op.axis1, op.axis2)]
+    if isinstance(op, MakeVector):
+        return [MakeVector(str(np.result_type(*(one.type.dtype for one in inputs))))(*inputs)]
     if isinstance(op, CAReduce):
         # Its elements are converted before they are combined.
         inputs = [pt.cast(inputs[0], op.acc_dtype or node.outputs[0].type.dtype)]
@@ -85,14 +95,14 @@ def _power(node: Apply, inputs: Sequence[Any]) -> Sequence[Variable]:
 
 def _on(node: Apply, inputs: Sequence[Variable]) -> Apply:
     if isinstance(node.op, HasInnerGraph) and not isinstance(node.op, Elemwise):
-        raise TypeError(refusal(node, "its graph inside declares narrower ones"))
+        raise TooNarrowError(refusal(node, "its graph inside declares narrower ones"))
     try:
         made = remade(node, inputs)
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise TypeError(refusal(node, str(error))) from error
+        raise TooNarrowError(refusal(node, str(error))) from error
     for one, old in zip(made.outputs, node.outputs, strict=True):
         if getattr(one.type, "ndim", None) != getattr(old.type, "ndim", None):
-            raise TypeError(refusal(node, f"{one.type} is not {old.type}"))
+            raise TooNarrowError(refusal(node, f"{one.type} is not {old.type}"))
     return made
 
 

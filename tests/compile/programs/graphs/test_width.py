@@ -6,10 +6,12 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
+from pytensor.graph.fg import FunctionGraph
 
 from synk.compile import array_mode
 from synk.compile.linker import ArrayLinker
 from synk.compile.programs.graphs.width import as_performed, cumulated
+from synk.compile.rewriting.rewrites import AsPerformed
 
 NARROW = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
 PLAIN = Mode(linker="py", optimizer=None)  # the graph as it is written, each Op by its own perform
@@ -98,3 +100,14 @@ def test_draws_of_a_running_sum_advance_their_generator():
     value, alone = np.array([200, 100], "uint8"), np.random.default_rng(5)
     for _ in range(2):
         np.testing.assert_array_equal(draw(value), alone.poisson([200.0, 300.0]))
+
+
+def test_only_what_is_too_narrow_is_left_to_the_implementations(monkeypatch):
+    x = pt.vector("x")
+
+    def broken(results):
+        raise TypeError("something else")
+
+    monkeypatch.setattr("synk.compile.rewriting.rewrites.as_performed", broken)
+    with pytest.raises(TypeError, match="something else"):
+        AsPerformed().apply(FunctionGraph([x], [x + 1]))
