@@ -19,9 +19,10 @@ from synk.run.launch.placement import placement
 from synk.run.launch.watchdog import Watchdog
 from synk.transport.commands.channel import MasterChannel
 from synk.transport.commands.commons import Commons
+from synk.transport.commands.deadline import Deadline
 from synk.transport.commands.deaths import Deaths
 from synk.transport.commands.frames import encode, send
-from synk.transport.commands.interfaces import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
+from synk.transport.commands.interfaces import Death, Disconnected, Leaders, OnDeath, OnLate
 from synk.transport.commands.mailbox import MasterPost
 from synk.transport.commands.sync import Barrier, LeaderBarrier
 from synk.transport.machines.tree import PlacedMachine
@@ -52,7 +53,6 @@ class Crew:
     def __init__(self, n_ranks: int, machine: Machine | None = None):
         open_standard_descriptors()
         self.n_ranks, self.machine = n_ranks, machine  # here
-        self.watched: Watched = "", None, 0.0
         self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
@@ -81,8 +81,8 @@ class Crew:
         phase = self.commons.control.phase(rank)
         return Death(process.pid, process.cause_of_death(), phase, log.tail())
 
-    def look(self, late: Sequence[int]) -> None:
-        self._watchdog.look(self.watched, late)
+    def look(self, deadline: Deadline, late: Sequence[int]) -> None:
+        self._watchdog.look(deadline, late)
 
     def states(self) -> tuple[RankState, ...]:
         """Return the states of the ranks of this machine, by their places."""

@@ -1,6 +1,6 @@
 """Watch over deadlines, and over ranks that keep the master waiting, while it waits.
 
-    look(command, seconds, start; late ranks), every now and then -> a warning, SynkTimeout
+    look(deadline, late ranks), every now and then -> a warning, SynkTimeout
 
 Nothing here costs a call that goes well anything but the time of its start.
 """
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 
 from synk.run.rank.rank import Rank
-from synk.transport.commands.interfaces import Watched
+from synk.transport.commands.deadline import Deadline
 from synk.transport.commands.sync import ControlBlock
 from synk.transport.processes.process import Process
 from synk.transport.processes.stacks import Stacks
@@ -43,30 +43,25 @@ class Watchdog:
         self._processes = processes
         self._stacks = stacks
         self._control = control
-        self._seen: Watched | None = None  # at the last look
-        self._looked = 0.0
-        self._waits_since = 0.0
-        self._warned = False
+        self._looked = 0.0  # when, the last time
+        self._waits_since = 0.0  # since when the master has done nothing but wait
 
-    def look(self, watched: Watched, late: Sequence[int]) -> None:
+    def look(self, deadline: Deadline, late: Sequence[int]) -> None:
         """Look at the ranks that the master waits for in this command, unless that was just now.
 
         Raises SynkTimeout if the command is past its deadline.
         """
         now = time.monotonic()
-        label, seconds, began = watched
-        if watched is not self._seen:
-            self._seen, self._warned, self._waits_since = watched, False, began
-        if seconds is not None and now - began >= seconds:
-            raise self.timeout(label, seconds, late)
+        if deadline.has_passed():
+            raise self.timeout(deadline, late)
         if now - self._looked > 2 * LOOK_SECONDS:  # the master has not waited before
             self._waits_since = now
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            if not self._warned:
-                self._warn(label, late, now - self._waits_since)
+            if not deadline.has_warned:
+                self._warn(deadline, late, now - max(self._waits_since, deadline.began))
 
-    def _warn(self, label: str, late: Sequence[int], waited: float) -> None:
+    def _warn(self, deadline: Deadline, late: Sequence[int], waited: float) -> None:
         here = [rank for rank in late if rank not in self._elsewhere]
         stopped = [rank for rank in here if rank > 0 and self._processes[rank - 1].stopped()]
         if stopped:
@@ -75,9 +70,9 @@ class Watchdog:
             said = f"keeping the others waiting for {waited:.0f} s"
         else:
             return
-        self._warned = True
+        deadline.has_warned = True
         states = "; ".join(f"rank {rank} ({self._state(rank)})" for rank in stopped or late)
-        warnings.warn(f"{label}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
+        warnings.warn(f"{deadline.label}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
 
     def _state(self, rank: int) -> str:
         known = self._elsewhere.get(rank)
@@ -85,9 +80,11 @@ class Watchdog:
             return f"pid {known.pid} {known.state}"
         return f"pid {self._processes[rank - 1].pid}, {self._control.phase(rank)}"
 
-    def timeout(self, label: str, seconds: float, late: Sequence[int]) -> SynkTimeout:
+    def timeout(self, deadline: Deadline, late: Sequence[int]) -> SynkTimeout:
         """Return the error of a command that is past its deadline, with every rank's stack."""
-        return SynkTimeout(seconds, label, tuple(late), (*self.states(), *self._elsewhere.values()))
+        assert deadline.seconds is not None
+        states = *self.states(), *self._elsewhere.values()
+        return SynkTimeout(deadline.seconds, deadline.label, tuple(late), states)
 
     def states(self) -> tuple[RankState, ...]:
         """Return the states of the ranks of this machine, by their places."""

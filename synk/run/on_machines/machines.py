@@ -23,8 +23,9 @@ from synk.run.launch.surroundings import Surroundings
 from synk.run.on_machines.job import Job
 from synk.run.on_machines.leader import LeaderSpec
 from synk.run.rank.connection import Connection
+from synk.transport.commands.deadline import Deadline
 from synk.transport.commands.frames import encode
-from synk.transport.commands.interfaces import Channel, Death, OnDeath, OnLate, Peers, Watched
+from synk.transport.commands.interfaces import Channel, Death, OnDeath, OnLate, Peers
 from synk.transport.commands.leader_link import LeaderLink
 from synk.transport.commands.machines_channel import MachinesChannel, look_at
 from synk.transport.commands.mirror import Mirror
@@ -60,15 +61,6 @@ class Machines:
             self._crew.show_output()
         self._job.show()
 
-    @property
-    def watched(self) -> Watched:
-        """As of `Workers`."""
-        return self._crew.watched
-
-    @watched.setter
-    def watched(self, watched: Watched) -> None:
-        self._crew.watched = watched
-
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
         self._on_death = on_death
         elsewhere = [
@@ -82,10 +74,10 @@ class Machines:
     def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
         return self._crew.peers(on_death, on_late, self._job.leaders)
 
-    def look(self, late: Sequence[int]) -> None:
+    def look(self, deadline: Deadline, late: Sequence[int]) -> None:
         look_at(self._links, self._on_death)
         try:
-            self._crew.look(late)
+            self._crew.look(deadline, late)
         except SynkTimeout as error:
             raise told(error, self._links) from None
 

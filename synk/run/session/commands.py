@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
-from time import monotonic
 from typing import Any
 
 from synk.run.rank.failures import raise_failures
 from synk.run.rank.rank import Rank
-from synk.run.session.turns import Turn, Turns
+from synk.run.session.turns import MESSAGE, Turn, Turns
+from synk.transport.commands.deadline import Deadline
 from synk.transport.commands.interfaces import CLOSE_SECONDS, Workers
 from synk.transport.memory.segments import StagingBuffers
 from synk.transport.processes.signals import hold_signals
@@ -25,7 +25,6 @@ from synk.values.errors import LinkLost, MachineLost, SynkStateError, SynkTimeou
 
 RESULTS = attrgetter("results")
 NOTHING = "no command"
-MESSAGE = "a message to the workers"  # where something is made or dropped between commands
 REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
 INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
 BROKEN_SECONDS = 0.5  # to leave a broken run: who has not answered a call will hardly answer this
@@ -47,6 +46,7 @@ class Commands:
         self._number = 0  # of the last command
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
+        self._deadline = Deadline(NOTHING)
         self._workers = workers
         self._channel = workers.open_channel(self.on_death, self.on_late)
 
@@ -82,7 +82,7 @@ class Commands:
     def _begin(self) -> None:
         if self._broken is not None:
             self.check_usable()
-        self._workers.watched = self._turns.label or NOTHING, self._turns.timeouts.seconds, monotonic()
+        self._deadline = self._turns.deadline()
 
     def _end(self) -> None:
         try:
@@ -198,7 +198,7 @@ class Commands:
                 what = self._turns.label or MESSAGE
                 raise SynkStateError(f"shared memory was asked for in the middle of {what}")
             if self._turns.label is None:
-                self._workers.watched = MESSAGE, self._turns.timeouts.seconds, monotonic()
+                self._deadline = self._turns.deadline()
             self._posting = True
             try:
                 self._channel.post(message, descriptor)
@@ -258,7 +258,7 @@ class Commands:
     def on_late(self, late: Sequence[int]) -> None:
         """Look at the ranks that this one waits for; raise SynkTimeout where that took too long."""
         try:
-            self._workers.look(late)
+            self._workers.look(self._deadline, late)
         except SynkTimeout as error:
             self._break(error)
             raise
@@ -278,6 +278,7 @@ class Commands:
 
     def _give_up(self) -> None:
         self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
+        self._deadline = Deadline(NOTHING)  # new workers start for as long as it takes
         self._channel.close()
         self._hurry = False
         self._released.clear()  # what new workers are born with is without it

@@ -14,8 +14,11 @@ from os import getpid
 from sys import _getframe
 from types import FrameType
 
+from synk.transport.commands.deadline import Deadline
 from synk.transport.processes.signals import hold_signals
 from synk.values.errors import SynkStateError
+
+MESSAGE = "a message to the workers"  # where something is made or dropped between calls
 
 
 class Turns:
@@ -29,7 +32,7 @@ class Turns:
         self.kept = False  # the thread that has the lock keeps it from call to call
         self.closed = False
         self.pid = os.getpid()
-        self.timeouts = Timeouts(timeout)
+        self._timeouts = Timeouts(timeout)
 
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""
@@ -75,12 +78,16 @@ class Turns:
     @contextmanager
     def timeout(self, seconds: float | None) -> Iterator[None]:
         """Give commands of this thread so many seconds meanwhile."""
-        before = self.timeouts.seconds
-        self.timeouts.seconds = seconds
+        before = self._timeouts.seconds
+        self._timeouts.seconds = seconds
         try:
             yield
         finally:
-            self.timeouts.seconds = before
+            self._timeouts.seconds = before
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of what begins now: the call that has the run, or a message between calls."""
+        return Deadline(self.label or MESSAGE, self._timeouts.seconds)
 
     # --- turns -------------------------------------------------------------------------------------
 

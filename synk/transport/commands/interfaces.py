@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from synk.transport.commands.deadline import Deadline
 from synk.transport.memory.shm import Segment
 from synk.values.machine import Machine
 from synk.values.messages import Command, Reply
@@ -20,7 +21,6 @@ from synk.values.messages import Command, Reply
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own
 
 OnDeath = Callable[[int], Any]  # called with the rank of a worker that is found dead; raises
-Watched = tuple[str, float | None, float]  # a command: its name, the seconds that it has, when it began
 OnLate = Callable[[Sequence[int]], None]  # called now and then with ranks that are late; raises to give up
 
 
@@ -195,14 +195,11 @@ class Workers(Protocol):
     ----------
     n_ranks : int
         Of the run, with the master.
-    watched : Watched
-        What the present command is called, the seconds that it has, and when it began.
     show_output : callable or None
         Shows what workers have printed; None where they print by themselves.
     """
 
     n_ranks: int
-    watched: Watched
     show_output: Callable[[], None] | None
 
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
@@ -211,8 +208,8 @@ class Workers(Protocol):
     def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
         """Return the workers as rank 0 meets them; ``on_death`` is called with a dead worker's rank."""
 
-    def look(self, late: Sequence[int]) -> None:
-        """Look at ranks that the master waits for, and warn of those that keep it waiting.
+    def look(self, deadline: Deadline, late: Sequence[int]) -> None:
+        """Look at ranks that the master waits for in a command, and warn of those that keep it waiting.
 
         Raises
         ------

@@ -5,6 +5,7 @@ import pytest
 
 from synk.run.launch import watchdog as watchdog
 from synk.run.launch.watchdog import LOOK_SECONDS, Watchdog, _above
+from synk.transport.commands.deadline import Deadline
 from synk.values.errors import SynkTimeout, SynkWarning
 
 
@@ -61,10 +62,10 @@ class Watcher:
     def __init__(self, processes):
         asked = []
         stacks = [FakeStacks(asked, process) for process in processes]
-        self.watchdog, self.watched = Watchdog(processes, stacks, FakeControl()), None
+        self.watchdog, self.deadline = Watchdog(processes, stacks, FakeControl()), None
 
     def look(self, late):
-        self.watchdog.look(self.watched, late)
+        self.watchdog.look(self.deadline, late)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def watcher(processes):
 
 
 def begin(watcher, label, seconds):
-    watcher.watched = label, seconds, watchdog.time.monotonic()
+    watcher.deadline = Deadline(label, seconds)
 
 
 def look_for(watcher, clock, late, seconds):

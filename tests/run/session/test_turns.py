@@ -138,9 +138,9 @@ def test_a_closed_run_has_no_turns():
 def test_deadlines_are_each_thread_s_own():
     turns = Turns(5.0)
     with turns.timeout(2.0):
-        assert turns.timeouts.seconds == 2.0
-        assert in_a_thread(lambda: turns.timeouts.seconds) == 5.0
+        assert turns.deadline().seconds == 2.0
+        assert in_a_thread(lambda: turns.deadline().seconds) == 5.0
         with turns.timeout(None):
-            assert turns.timeouts.seconds is None
-        assert turns.timeouts.seconds == 2.0
-    assert turns.timeouts.seconds == 5.0
+            assert turns.deadline().seconds is None
+        assert turns.deadline().seconds == 2.0
+    assert turns.deadline().seconds == 5.0

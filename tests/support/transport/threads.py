@@ -183,7 +183,7 @@ class ThreadWorkers:
     show_output = None
 
     def __init__(self, n_ranks):
-        self.n_ranks, self.watched = n_ranks, ("", None, 0.0)
+        self.n_ranks = n_ranks
         self.meeting = Meeting(n_ranks)
         self._peers = [ThreadPeers(rank, self.meeting) for rank in range(1, n_ranks)]
         self.ranks = [make_rank(peers) for peers in self._peers]
@@ -208,10 +208,9 @@ class ThreadWorkers:
             self.meeting.dead.add(rank)
             self.meeting.changed.notify_all()
 
-    def look(self, late):
-        label, seconds, began = self.watched
-        if seconds is not None and time.monotonic() - began >= seconds:
-            raise SynkTimeout(seconds, label, tuple(late), ())
+    def look(self, deadline, late):
+        if deadline.has_passed():
+            raise SynkTimeout(deadline.seconds, deadline.label, tuple(late), ())
 
     def death(self, rank):
         return Death(0, "a test", messages.PHASES[self._peers[rank - 1].phase[0]], "")

@@ -1,0 +1,36 @@
+"""The clock of one command, which starts when the command does.
+
+Turns.deadline -> Deadline -> Workers.look, while the master waits -> a warning, SynkTimeout
+"""
+
+from __future__ import annotations
+
+import time
+
+
+class Deadline:
+    """The time by which a command is to end.
+
+    Attributes
+    ----------
+    label : str
+        The command, as errors call it.
+    seconds : float, optional
+        The time that it has; None where it may take any.
+    began : float
+        When it started, by ``time.monotonic()``: when this was made.
+    has_warned : bool
+        Whether the script was warned of ranks that keep this command waiting.
+    """
+
+    __slots__ = ("began", "has_warned", "label", "seconds")
+
+    def __init__(self, label: str, seconds: float | None = None):
+        self.label = label
+        self.seconds = seconds
+        self.began = time.monotonic()
+        self.has_warned = False
+
+    def has_passed(self) -> bool:
+        """Return whether the command has taken longer than it may."""
+        return self.seconds is not None and time.monotonic() - self.began >= self.seconds
