@@ -1,6 +1,6 @@
-"""Functions of one graph: which rows every rank reads, and how the results combine.
+"""Functions of one graph: what the ranks are given of it, and how their results combine.
 
-Definition -> GraphFunction.prepare (pure checks, then staging) -> Call -> combine
+Definition -> GraphFunction.ready: a program on every rank -> prepare: a plan of the call, a step -> combine
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytensor.graph.traversal import ancestors
 from pytensor.printing import debugprint as dprint
@@ -19,44 +19,17 @@ from synk.exact.check import FirstCall, checked
 from synk.exact.definition import Definition
 from synk.exact.explain import explain, gathers
 from synk.exact.run_values import describe
-from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, Effect, is_tracked
+from synk.run.functions.announced_rows import AnnouncedRows
+from synk.run.functions.call_plan import CallPlan, plan_call
 from synk.run.functions.function import Function
-from synk.run.functions.prepared import KnownInput, Lasting, PreparedStep
-from synk.run.functions.selections import (
-    CallOptions,
-    IndexList,
-    Selection,
-    as_input,
-    check_data,
-    common_length,
-    is_gathered,
-    select_batch,
-    select_following,
-    select_shares,
-)
+from synk.run.functions.prepared import PreparedStep
+from synk.run.functions.selections import CallOptions
 from synk.run.functions.specify import to_spec
 from synk.values import messages
 from synk.values.by_value import Code
 from synk.values.reduction import Output, combine
-from synk.values.rows import SelectedRows, check_num_slices, same_rows, split
-
-
-class Announced(NamedTuple):
-    """Rows that the ranks gather ahead of the call that reads them."""
-
-    token: int
-    state: list[tuple[messages.ArrayRef, int]]  # of each Data, and how often it was handed out
-    rows: SelectedRows
-
-
-class Spans(NamedTuple):
-    """A `Selection` as a message says it."""
-
-    batch: messages.RowSpan | None
-    shares: tuple[messages.RowSpan, ...] | None
-    following: Any  # Span, or None
 
 
 class GraphFunction(Function):
@@ -76,8 +49,7 @@ class GraphFunction(Function):
         self._outputs: list[Output] = []
         self._effect = Effect()
         self._finish: Any = None  # what makes the outputs of the results of all ranks
-        self._announced: Announced | None = None
-        self._tokens = count(1)
+        self._announced = AnnouncedRows()
         self._finalizer = weakref.finalize(self, owner.forget, number)
         self._finalizer.atexit = False
 
@@ -122,7 +94,8 @@ class GraphFunction(Function):
         """Forget what ranks were given: the next call gives them the function as they need it then."""
         if self._spec is not None:
             self._owner.forget(self._number)
-            self._spec = self._last = self._announced = None
+            self._spec = self._last = None
+            self._announced.forget()
 
     def ready(self) -> int:
         """Give the function to all ranks if they do not have it yet; return its number."""
@@ -215,7 +188,7 @@ class GraphFunction(Function):
     def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
         if self._first is None:
             return super()._run_anew(inputs, options)
-        expected = self._first.expected(self._all_rows(inputs, options))
+        expected = self._first.expected(self._plan(inputs, options).whole_inputs())
         values = super()._run_anew(inputs, options)
         first, self._first = self._first, None
         first.compare(values, expected, self._owner.n_ranks)
@@ -228,20 +201,6 @@ class GraphFunction(Function):
                 f"{self.name!r} has check='first': call it once by itself before it joins a sequence"
             )
 
-    def _all_rows(self, values: Sequence[Any], options: CallOptions) -> list[Any]:
-        """Return the inputs of a call as one process gets them."""
-        entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
-        n_scattered = len(self._definition.inputs)
-        rows = self._select(entries[:n_scattered], options, None).batch
-        arrays = []
-        for position, entry in enumerate(entries):
-            array = entry.data if isinstance(entry, Data) else entry
-            if rows is not None and position < n_scattered:
-                paired = isinstance(entry, Data) and entry.minibatch
-                array = array[: len(rows)] if paired else rows.of(array)
-            arrays.append(array)
-        return arrays
-
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         yield [self.prepare_step(values, options)]
 
@@ -253,119 +212,11 @@ class GraphFunction(Function):
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
         """Check a call and decide on its one step."""
         self.ready()
-        entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
-        scattered = entries[: len(self._definition.inputs)]
-        length = common_length(scattered)
-        selected = self._select(scattered, options, length)
-        inputs, paired = self._stage(entries, selected.batch)
-        gathered = self._gathered(scattered, selected) if self._announced or selected.following else 0
-        spans, indices = self._stage_indices(selected, needed=not all(paired))
-        step = messages.Call(
-            function=self._number,
-            inputs=inputs,
-            batch=spans.batch,
-            minibatch=paired,
-            shares=spans.shares,
-            indices=indices,
-            num_slices=self._slices(options.num_slices),
-            gathered=gathered,
-            ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
-        )
-        return PreparedStep(
-            step, self._finish, self._reshapes, self._lasting(entries, step, length), self._code
-        )
+        plan = self._plan(values, options)
+        step = plan.step(self._number, self._owner.staging, self._announced)
+        return PreparedStep(step, self._finish, self._reshapes, plan.lasting(step), self._code)
 
-    def _slices(self, num_slices: int) -> int:
-        if check_num_slices(num_slices) > 1 and self._definition.needs_all_rows:
-            raise ValueError(
-                f"num_slices={num_slices}, but {self.name!r} needs all rows at once: "
-                f"{self._definition.needs_all_rows}; pass num_slices=1, or declare how slices and ranks "
-                "combine"
-            )
-        return num_slices
-
-    def _entry(self, variable: Any, value: Any) -> Any:
-        """Return an input as it is if it is Data, else as an array of the variable's type."""
-        if not isinstance(value, Data):
-            return as_input(variable, value)
-        check_data(variable, value)
-        return value
-
-    def _lasting(self, entries: Sequence[Any], step: messages.Call, length: int | None) -> Lasting | None:
-        """Return the conditions under which the next call is the same step."""
-        n_scattered = len(self._definition.inputs)
-        if self._definition.sliceables or step.gathered or (n_scattered and length is None):
-            return None  # lengths, and what was announced, are looked at again
-        inputs = [
-            KnownInput(position, weakref.ref(entry) if isinstance(entry, Data) else None, ref)
-            for position, (entry, ref) in enumerate(zip(entries, step.inputs, strict=True))
-        ]
-        return Lasting(inputs, length, step.indices)
-
-    def _select(self, scattered: Sequence[Any], options: CallOptions, length: int | None) -> Selection:
-        batch, shares, following = None, None, None
-        if scattered:
-            batch = select_batch(self._definition.inputs, scattered, options.batch, length)
-            if options.next_batch is not None:
-                following = select_following(
-                    self._definition.inputs, scattered, options.next_batch, not self._owner.on_gpus
-                )
-        sliceables = self._definition.sliceables
-        if sliceables:
-            shares = select_shares(sliceables, self._owner.lengths.of(self._spec.sliceables), options.batch_s)
-            sliced = tuple(len(rows) for rows in shares)
-            if batch is not None:
-                self._check_counts(batch, sliced)
-        return Selection(batch, shares, following)
-
-    def _check_counts(self, batch: SelectedRows, sliced: tuple[int, ...]) -> None:
-        counts = tuple(stop - start for start, stop in split(len(batch), self._owner.n_ranks))
-        if sliced != counts:
-            raise ValueError(
-                f"scattered inputs give the ranks {counts} rows, sliceable variables {sliced}; "
-                "select equally many with batch and batch_s"
-            )
-
-    def _gathered(self, scattered: Sequence[Any], selected: Selection) -> int:
-        """Return the token of this call's rows if they were announced; announce those of the next."""
-        before, self._announced = self._announced, None
-        if before is None and selected.following is None:
-            return 0
-        state = [(entry.ref(), entry.changes) for entry in scattered if is_gathered(entry)]
-        if selected.following is not None:
-            self._announced = Announced(next(self._tokens), state, selected.following)
-        if before is None or before.state != state or selected.batch is None:
-            return 0
-        return before.token if same_rows(before.rows, selected.batch) else 0
-
-    # --- staging -----------------------------------------------------------------------------
-
-    def _stage(
-        self, entries: Sequence[Any], rows: SelectedRows | None
-    ) -> tuple[tuple[messages.ArrayRef, ...], tuple[bool, ...]]:
-        """Put plain arrays, or just their selected rows, into shared memory."""
-        n_scattered = len(self._definition.inputs)
-        staged, paired = [], []
-        for position, entry in enumerate(entries):
-            is_data = isinstance(entry, Data)
-            if position < n_scattered:
-                paired.append(not is_data or entry.minibatch)
-            if is_data:
-                staged.append(entry.ref())
-                continue
-            assert rows is not None or position >= n_scattered
-            chosen = rows.of(entry) if rows is not None and position < n_scattered else entry
-            staged.append(self._owner.staging.put((self._number, position), chosen))
-        return tuple(staged), tuple(paired)
-
-    def _stage_indices(self, selected: Selection, needed: bool) -> tuple[Spans, messages.ArrayRef | None]:
-        indices = IndexList()
-        batch, shares, following = None, None, None
-        if selected.batch is not None:
-            # Arrays that were staged hold the selected rows only, so nobody needs the indices.
-            batch = indices.span(selected.batch if needed else SelectedRows(0, len(selected.batch)))
-        if selected.shares is not None:
-            shares = tuple(indices.span(rows) for rows in selected.shares)
-        if selected.following is not None:
-            following = indices.span(selected.following)
-        return Spans(batch, shares, following), indices.stage(self._owner.staging, (self._number, "indices"))
+    def _plan(self, values: Sequence[Any], options: CallOptions) -> CallPlan:
+        definition, owner = self._definition, self._owner
+        lengths = owner.lengths.of(self._spec.sliceables) if definition.sliceables else ()
+        return plan_call(definition, values, options, lengths, owner.n_ranks, not owner.on_gpus)
