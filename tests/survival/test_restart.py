@@ -287,7 +287,7 @@ def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_r
     peopled("""
 world(2)
 people()
-shared = synk.run.session.current.session("test").shared
+shared = synk.run.session.current.session("test").memory.shared
 gc.disable()
 
 def drop():
@@ -422,7 +422,7 @@ def refuse():
 os.fork = refuse
 raised(OSError, synk.restart)
 os.fork = fork
-mine = synk.run.session.current.session("test")._variables
+mine = synk.run.session.current.session("test").memory.variables
 synk.close()
 del d, view
 assert held()[1:] == (0, []), held()
@@ -551,7 +551,7 @@ session = synk.run.session.current.session("test")
 replies, run = [], session.run
 session.run = lambda *steps: replies.append(run(*steps)) or replies[-1]
 synk.commit()
-identities = session.shared.identify_all([w, ragged, same, nan, v])
+identities = session.memory.shared.identify_all([w, ragged, same, nan, v])
 [[*by_rank]] = replies[0]
 order = list(session._recovery._kept)
 sent = [[by_rank[rank][order.index(one)] is not None for rank in range(3)] for one in identities]

@@ -99,7 +99,7 @@ class Data:
             self._allocate(self.size)
         if self._segment is None:
             return np.empty(self._shape, self._dtype)
-        return self._owner.segments[self._segment].array(self._dtype, self._shape)
+        return self._owner.memory.segments[self._segment].array(self._dtype, self._shape)
 
     def ref(self) -> messages.ArrayRef:
         """Return the reference by which messages mean this array."""
@@ -245,7 +245,7 @@ class Data:
         self._ref, self._shape = None, tuple(shape)
 
     def _allocate(self, size: int, kept: NDArray[Any] | None = None) -> None:
-        segments = self._owner.segments
+        segments = self._owner.memory.segments
         number = segments.allocate(size * self._dtype.itemsize)
         try:
             if kept is not None:
@@ -260,10 +260,10 @@ class Data:
 
         An exception of a signal handler may come at any call; the values are in their place all the time.
         """
-        old, new = self._finalizer, weakref.finalize(self, self._owner.segments.release, number)
+        old, new = self._finalizer, weakref.finalize(self, self._owner.memory.segments.release, number)
         new.atexit = False
         stamp = weakref.WeakMethod(self._stamp)
-        self._owner.segments.vouch(number, lambda: (asked := stamp()) and asked())
+        self._owner.memory.segments.vouch(number, lambda: (asked := stamp()) and asked())
         self._ref, self._segment, self._alloc_size, self._finalizer = None, number, size, new
         if old is not None:
             old()

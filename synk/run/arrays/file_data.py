@@ -43,7 +43,8 @@ class FileData(Data):
         if array.size:  # else there is nothing to map
             file, self._offset = reopened(array)
             path = os.path.abspath(self._filename) if self._filename is not None else str(file.name)
-            self._mapped = owner.segments.map_file(file, path, array.nbytes, self._offset, self._writable)
+            segments = owner.memory.segments
+            self._mapped = segments.map_file(file, path, array.nbytes, self._offset, self._writable)
             self._hold(self._mapped, array.size)
             if owner.on_machines:
                 with owner.turn("data"):
@@ -113,4 +114,4 @@ class FileData(Data):
         self._owner.check_open("Data")
         if self._segment is not None and self._segment == self._mapped:
             needed = self._offset + self.size * self._dtype.itemsize
-            check_length(self._filename, self._owner.segments[self._segment].file_bytes, needed)
+            check_length(self._filename, self._owner.memory.segments[self._segment].file_bytes, needed)

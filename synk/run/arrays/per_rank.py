@@ -18,6 +18,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.exact.run_values import describe
 from synk.run.arrays.containers import left_of
+from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
@@ -66,9 +67,9 @@ class PerRank:
     ``variables`` are rank 0's; of those that are gone nothing is kept.
     """
 
-    def __init__(self, variables: RankVariables, n_ranks: int):
+    def __init__(self, variables: RankVariables, ranks: RanksByMachine):
         self._variables = variables
-        self.n_ranks = n_ranks
+        self._ranks = ranks
         self.now: State = {}
 
     def after(self, effects: Iterable[Effect | None]) -> State:
@@ -82,7 +83,7 @@ class PerRank:
             if effect is None:
                 continue
             for variable in effect.takes_equal:
-                if variable in state and state[variable].kind != LEFT and self.n_ranks > 1:
+                if variable in state and state[variable].kind != LEFT and self._ranks.n_ranks > 1:
                     remedy = effect.remedies.get(variable, DECLARE)
                     raise ValueError(
                         _refusal(effect.name, self._variables[variable], state[variable].what, remedy)
@@ -92,7 +93,7 @@ class PerRank:
             for variable in effect.leaves_equal:
                 state.pop(variable, None)
             state |= {made: since for made, since in made_of.items() if made not in state}
-            if effect.kind == FIRST and self.n_ranks == 1:
+            if effect.kind == FIRST and self._ranks.n_ranks == 1:
                 continue
             for variable in effect.leaves_per_rank:
                 before = state.get(variable)

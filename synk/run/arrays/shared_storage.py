@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 from synk.transport.memory.segments import SegmentTable, aligned
 from synk.values import messages
@@ -84,9 +85,9 @@ def _reserved(nbytes: int) -> int:
 class SharedStorage:
     """The master's record of which shared variables are stored in shared memory, and where.
 
-    ``post(message)`` reaches all workers; machines have ``sizes`` ranks, the master's first. Variables on
-    GPUs are not ``wanted`` there: NCCL moves them, or they are staged, and a copy here would cost memory and
-    time. ``on_release`` is called with each variable whose storage is given up.
+    ``post(message)`` reaches all workers. Variables on GPUs are not ``wanted`` there: NCCL moves them, or
+    they are staged, and a copy here would cost memory and time. ``on_release`` is called with each variable
+    whose storage is given up.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class SharedStorage:
         segments: SegmentTable,
         post: Callable[..., None],
         own: RankVariables,
-        sizes: Sequence[int],
+        ranks: RanksByMachine,
         wanted: bool,
         on_release: Callable[[int], None],
     ):
         self._segments = segments
         self._post = post
         self._own = own
-        self.use_sizes(sizes)
+        self._ranks = ranks
         self._is_wanted = wanted
         self._on_release = on_release
         self._placements: dict[int, VariableMemory] = {}  # by variable
@@ -109,14 +110,9 @@ class SharedStorage:
         self._reshaped: set[int] = set()
         own.on_drop = self.release
 
-    def use_sizes(self, sizes: Sequence[int]) -> None:
-        """Go on with machines of so many ranks, while nothing is stored."""
-        self._sizes, self._n_ranks = sizes, sum(sizes)
-        self._places = [place for size in sizes for place in range(size)]  # by rank
-
     @property
     def _wanted(self) -> bool:
-        return self._is_wanted and self._n_ranks > 1
+        return self._is_wanted and self._ranks.n_ranks > 1
 
     def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
         """Store variables in shared memory, unless they are there or there is no room.
@@ -130,7 +126,7 @@ class SharedStorage:
             whole = alike or identity in self._reshaped
             compared = () if known is None else known.refs if whole else known.refs[:1]
             if not compared or any(ref.shape != shape for ref in compared):
-                wanted[identity] = [shape] * self._n_ranks
+                wanted[identity] = [shape] * self._ranks.n_ranks
         self._store(wanted)
 
     def watched(self, identities: Iterable[int]) -> list[tuple[list[Any], Any]] | None:
@@ -156,7 +152,7 @@ class SharedStorage:
         """Return the shapes of all ranks' arrays; where there are none, those they would usually have."""
         known = self._placements.get(identity)
         if known is None:
-            return [self._own.value(identity).shape] * self._n_ranks
+            return [self._own.value(identity).shape] * self._ranks.n_ranks
         return [ref.shape for ref in known.refs]
 
     def place(self, wanted: Mapping[int, Shapes]) -> list[list[NDArray[Any] | None] | None]:
@@ -171,7 +167,7 @@ class SharedStorage:
 
     def _arrays(self, identity: int) -> list[NDArray[Any] | None]:
         here = list(self._own.storage(identity) or ())
-        return [*here, *[None] * (self._n_ranks - len(here))]
+        return [*here, *[None] * (self._ranks.n_ranks - len(here))]
 
     def _has(self, identity: int, shapes: Shapes) -> bool:
         known = self._placements.get(identity)
@@ -196,22 +192,22 @@ class SharedStorage:
         if told:
             self._post(messages.Several(told))
         for message in told:
-            here = message.arrays[: self._sizes[0]]
+            here = message.arrays[: self._ranks.sizes[0]]
             self._own.use_storage(message.identity, [self._segments.array(ref) for ref in here], place=0)
 
     def _refs(
         self, identity: int, placement: VariableMemory, shapes: Shapes
     ) -> tuple[messages.ArrayRef, ...]:
         dtype, segment = self._own.value(identity).dtype.str, placement.segment
-        offsets = [placement.extents[place].offset for place in self._places]
+        offsets = [placement.extents[place].offset for place in self._ranks.places]
         both = zip(shapes, offsets, strict=True)
         return tuple([messages.ArrayRef(segment, dtype, shape, offset) for shape, offset in both])
 
     def _sizes_of(self, identity: int, shapes: Shapes) -> list[int]:
         """Return the bytes of a variable by place: those of the largest array that any machine has there."""
         itemsize = self._own.value(identity).dtype.itemsize
-        sizes = [0] * max(self._sizes)
-        for place, shape in zip(self._places, shapes, strict=True):
+        sizes = [0] * max(self._ranks.sizes)
+        for place, shape in zip(self._ranks.places, shapes, strict=True):
             sizes[place] = max(sizes[place], math.prod(shape) * itemsize)
         return sizes
 
@@ -236,7 +232,7 @@ class SharedStorage:
 
         Only the master's word on it is the same for all.
         """
-        return identity in self._placements and len(self._sizes) == 1
+        return identity in self._placements and len(self._ranks.sizes) == 1
 
     def as_messages(self) -> list[messages.UseStorage]:
         """Return the messages that tell a new worker where variables are stored."""

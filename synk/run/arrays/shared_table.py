@@ -20,6 +20,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synk.exact.run_values import describe
 from synk.run.arrays.containers import adopt, forget_left, give_back
 from synk.run.arrays.per_rank import LEFT, PerRank, State, left_since, warn_of_left
+from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 from synk.values import messages
 from synk.values.by_value import dumps
@@ -40,14 +41,14 @@ class SharedTable:
         release: Callable[[Any], None],
         per_rank: PerRank,
         own: RankVariables,
-        n_ranks: int,
+        ranks: RanksByMachine,
         to_host: Callable[[Any], Any] | None = None,
     ):
         self._post = post
         self._release = release
         self._per_rank = per_rank
         self._own = own
-        self.n_ranks = n_ranks
+        self._ranks = ranks
         self._to_host = to_host or (lambda value: value)
         self._on_device = to_host is not None
         self._identities: dict[int, int] = {}  # id(variable) -> identity
@@ -64,7 +65,7 @@ class SharedTable:
 
         Warns of those that were per rank in a run that is closed.
         """
-        if self.n_ranks > 1:
+        if self._ranks.n_ranks > 1:
             warn_of_left(variables)  # those that have travelled are none
         return self.identify_all(variables)
 
@@ -104,19 +105,18 @@ class SharedTable:
 
     def _adopt(self, identity: int, variable: SharedVariable) -> None:
         """Let a variable take part in a run of several ranks, or one on a device."""
-        several = self.n_ranks > 1
+        several = self._ranks.n_ranks > 1
         if several or self._on_device:
             note_set = partial(self._per_rank.note_set, identity) if several else None
             adopt(variable.container, self._to_host, note_set)
 
-    def use_ranks(self, n_ranks: int) -> None:
-        """Go on with so many ranks, which are given all variables as they start."""
-        self.n_ranks = n_ranks
+    def adopt_all(self) -> None:
+        """Let all variables take part in a run that has become one of more or fewer ranks."""
         for identity, variable in self._alive().items():
             self._adopt(identity, variable)
 
     def _post_values(self, variables: dict[int, SharedVariable]) -> None:
-        if self.n_ranks == 1 or not variables:
+        if self._ranks.n_ranks == 1 or not variables:
             return
         types: dict[Any, Any] = {}
         shares = [self._share(*entry) for entry in variables.items()]
@@ -164,7 +164,7 @@ class SharedTable:
         """Let the variables be plain PyTensor ones again, which know what they were by ``per_rank``."""
         for identity, variable in self._alive().items():
             since = per_rank.get(identity)
-            lost = since is not None and (self.n_ranks > 1 or since.kind == LEFT)
+            lost = since is not None and (self._ranks.n_ranks > 1 or since.kind == LEFT)
             give_back(variable.container, since.what if since is not None and lost else None)
 
 

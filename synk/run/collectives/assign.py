@@ -40,7 +40,7 @@ class Assignment(Collective[None]):
 
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
         given = self._given(run)
-        run.lengths.forget([one.variable for one in given])
+        run.memory.lengths.forget([one.variable for one in given])
         return [PreparedStep(step, None) for step in write_now(run, given)]
 
     def selected(self, variable: Any, array: Any) -> SelectedRows:
@@ -100,12 +100,14 @@ class Broadcast(Assignment):
         if self._values is not None:
             return super().prepare_alone(run)
         # Sparse matrices; and random states, of which each rank takes its own stream.
-        run.shared.resend([variable for variable in self.variables if not is_array(variable)])
+        run.memory.shared.resend([variable for variable in self.variables if not is_array(variable)])
         return [self._own_values(run)]
 
     def _own_values(self, run: Owner) -> PreparedStep:
-        variables = run.shared.identify_all([variable for variable in self.variables if is_array(variable)])
-        run.shared_storage.ensure(variables)
+        variables = run.memory.shared.identify_all(
+            [variable for variable in self.variables if is_array(variable)]
+        )
+        run.memory.shared_storage.ensure(variables)
         return PreparedStep(BroadcastStep(variables), None, variables)
 
 

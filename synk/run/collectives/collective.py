@@ -73,7 +73,7 @@ class Collective(ABC, Generic[Returned]):
         """Return whether it leaves its variables equal on all ranks, or per rank."""
         if self.leaves_equal is None:
             return None
-        changed = tuple([run.shared.identify(one) for one in self.variables if is_tracked(one)])
+        changed = tuple([run.memory.shared.identify(one) for one in self.variables if is_tracked(one)])
         if self.leaves_equal:
             return Effect(leaves_equal=changed)
         return Effect(leaves_per_rank=changed, since=self.described(), kind=self.leaves_kind)
@@ -84,7 +84,7 @@ class Collective(ABC, Generic[Returned]):
 
     def identities(self, run: Owner) -> tuple[int, ...]:
         """Return the variables as steps name them."""
-        return run.shared.identify_all(self.variables)
+        return run.memory.shared.identify_all(self.variables)
 
     def results(self, of_variables: Sequence[Any]) -> list[Any]:
         """Return the only value of the verb, in a list: a tuple if a list of variables was given."""

@@ -33,7 +33,7 @@ class Exchange(Collective[None]):
             )
         self.check_free_rows(run)
         variables = self.identities(run)
-        run.shared_storage.ensure(variables, alike)
+        run.memory.shared_storage.ensure(variables, alike)
         return variables
 
 

@@ -40,7 +40,7 @@ class Gather(Collective[Any]):
 
     def prepare(self, run: Owner) -> PreparedStep:
         variables = self.identities(run)
-        run.shared_storage.ensure(variables, alike=False)
+        run.memory.shared_storage.ensure(variables, alike=False)
         return PreparedStep(GatherStep(variables, self._nd_up), self._finish)
 
     def _finish(self, of_ranks: Sequence[Any]) -> list[Any]:
@@ -102,11 +102,11 @@ class AllGather(Collective[None]):
     def prepare(self, run: Owner) -> PreparedStep:
         self.check_free_rows(run)
         variables = self.identities(run)
-        run.shared_storage.ensure(variables, alike=False)
+        run.memory.shared_storage.ensure(variables, alike=False)
 
         def finish(of_ranks: Sequence[Any]) -> list[Any]:
             for variable in variables:
-                run.shared_storage.note_reshaped(variable)
+                run.memory.shared_storage.note_reshaped(variable)
             return []
 
         return PreparedStep(AllGatherStep(variables), finish, variables)

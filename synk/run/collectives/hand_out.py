@@ -122,18 +122,18 @@ def staged_step(run: Owner, given: Sequence[Given], written: Collection[Given] =
     indices = IndexList()
     spans = [tuple([None if rows is None else indices.span(rows) for rows in one.rows]) for one in given]
     plain = [one.array for one in given if one not in written and not isinstance(one.array, Data)]
-    staged = iter(run.temporary.put_all((key,), plain) if plain else [])
+    staged = iter(run.memory.temporary.put_all((key,), plain) if plain else [])
     refs = [
         None if one in written else one.array.ref() if isinstance(one.array, Data) else next(staged)
         for one in given
     ]
-    listed = indices.stage(run.temporary, (key, "indices"))
+    listed = indices.stage(run.memory.temporary, (key, "indices"))
     return AssignStep(tuple([one.variable for one in given]), tuple(refs), tuple(spans), listed)
 
 
 def write_now(run: Owner, given: Sequence[Given]) -> list[messages.Step]:
     """Write what can be written now; return the steps that do the rest."""
-    storage = run.shared_storage
+    storage = run.memory.shared_storage
     places = storage.place({one.variable: one.shapes(storage.shapes(one.variable)) for one in given})
     pairs = zip(given, places, strict=True)
     written = {one: known for one, known in pairs if known is not None and one.can_be_written(known)}

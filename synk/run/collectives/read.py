@@ -33,7 +33,7 @@ class GetValue(Collective[Any]):
     def prepare(self, run: Owner) -> PreparedStep:
         rank = checked_rank(self._rank, run)
         variables = self.identities(run)
-        read = tuple(rank > 0 and run.shared_storage.is_seen(variable) for variable in variables)
+        read = tuple(rank > 0 and run.memory.shared_storage.is_seen(variable) for variable in variables)
 
         def finish(of_ranks: Sequence[Any]) -> list[Any]:
             # Rank 0 has read those that live in shared memory; the others were sent.

@@ -37,7 +37,7 @@ class AllReduce(Collective[None]):
 
     def prepare(self, run: Owner) -> PreparedStep:
         variables = self.identities(run)
-        run.shared_storage.ensure(variables)
+        run.memory.shared_storage.ensure(variables)
         return PreparedStep(AllReduceStep(variables, self._op), None, lasting=Lasting(variables=variables))
 
 
@@ -89,7 +89,7 @@ class Reduce(Collective[Any]):
 
     def prepare(self, run: Owner) -> PreparedStep:
         variables = self.identities(run)
-        run.shared_storage.ensure(variables)
+        run.memory.shared_storage.ensure(variables)
         step = ReduceStep(variables, self._op, in_place=not self.has_result)
         if step.in_place:
             return PreparedStep(step, None, lasting=Lasting(variables=variables))

@@ -64,6 +64,6 @@ class CollectiveRunner:
             # One that may last has a command of its own; the variable is its first argument.
             variable = None if entry.lasting is None else args[0] if args else keywords.pop("shared_vars")
             if isinstance(variable, SharedVariable):
-                self._owner.remember(command)
+                command.keep(self._owner.memory)
                 self._last[kind] = Last(weakref.ref(variable), args[1:], keywords, command)
         return values[0] if values else None

@@ -168,17 +168,17 @@ class Function(ABC):
         """Prepare a call and run it; keep its command if the next call may repeat it."""
         self._last = None
         effects = self.effects()
-        self._owner.per_rank.after(effects)  # of all commands, before the first one is prepared
+        self._owner.memory.per_rank.after(effects)  # of all commands, before the first one is prepared
         values: list[Any] = []
         done = 0
         for prepared in self.prepare(inputs, options):
             stop = done + len(prepared)
             command = PreparedCommand(prepared, options.num_slices, effects[done:stop])
-            self._owner.compile(command.programs())
+            self._owner.functions.compile(command.programs())
             values += command.run(self._owner, *command.selected)
             done = stop
         if len(prepared) == done and options.batch_s is None and options.next_batch is None:
-            self._owner.remember(command)
+            command.keep(self._owner.memory)
             written = self.as_written(values)
             command.returns = "list" if written is values else "none" if written is None else "single"
             self._last = command  # whole: the exception of a signal handler comes between any two lines
@@ -227,7 +227,7 @@ class Function(ABC):
         if n_calls < 1:
             raise ValueError(f"n_calls={n_calls} measures nothing; time one call or more")
         profile = Profile()
-        with self._owner.profiled(profile):
+        with self._owner.functions.profiled(profile):
             with profile.memory():
                 self(*args, **kwargs)
             for _ in range(n_calls):

@@ -50,7 +50,7 @@ class GraphFunction(Function):
         self._effect = Effect()
         self._finish: Any = None  # what makes the outputs of the results of all ranks
         self._announced = AnnouncedRows()
-        self._finalizer = weakref.finalize(self, owner.forget, number)
+        self._finalizer = weakref.finalize(self, owner.functions.forget, number)
         self._finalizer.atexit = False
 
     @property
@@ -93,7 +93,7 @@ class GraphFunction(Function):
     def begin_anew(self) -> None:
         """Forget what ranks were given: the next call gives them the function as they need it then."""
         if self._spec is not None:
-            self._owner.forget(self._number)
+            self._owner.functions.forget(self._number)
             self._spec = self._last = None
             self._announced.forget()
 
@@ -104,9 +104,9 @@ class GraphFunction(Function):
             code = Code()
             alone = self._owner.n_ranks == 1
             definition = without_collectives(self._definition) if alone else self._definition
-            spec = to_spec(definition, self._owner.shared.identify_read, code)
+            spec = to_spec(definition, self._owner.memory.shared.identify_read, code)
             self._owner.check_imported(code.modules, also_indirectly=True)
-            self._owner.install(messages.Build(self._number, spec))
+            self._owner.functions.install(messages.Build(self._number, spec))
             self._effect = self._effect_of(self._definition)
             self._spec, self._code = spec, code
             self._reshapes = tuple(update.variable for update in spec.updates)
@@ -130,7 +130,7 @@ class GraphFunction(Function):
             since=f"function {self.name!r}, in which each rank updates it by itself",
             takes_equal=self._tracked(definition.equals),
             name=self.name,
-            remedies={self._owner.shared.identify(one): text for one, text in definition.otherwise},
+            remedies={self._owner.memory.shared.identify(one): text for one, text in definition.otherwise},
             made_of=tuple(
                 (made, self._tracked(update.made_of))
                 for update in definition.updates
@@ -140,7 +140,7 @@ class GraphFunction(Function):
         )
 
     def _tracked(self, variables: Sequence[Any]) -> tuple[int, ...]:
-        return self._owner.shared.identify_all([one for one in variables if is_tracked(one)])
+        return self._owner.memory.shared.identify_all([one for one in variables if is_tracked(one)])
 
     def updated(self) -> tuple[int, ...]:
         """Return the shared variables that it updates, by identity, without random states."""
@@ -153,7 +153,7 @@ class GraphFunction(Function):
     def check_alone(self, made: set[Any]) -> None:
         written = self._written
         read = ancestors([*written.outputs, *(update.value for update in written.updates)])
-        known, per_rank = self._owner.shared.known, self._owner.per_rank
+        known, per_rank = self._owner.memory.shared.known, self._owner.memory.per_rank
         for variable in dict.fromkeys(read):
             since = per_rank.of(known(variable)) if variable not in made else None
             if since is not None and since.kind != FIRST and self._owner.n_ranks > 1:
@@ -168,8 +168,8 @@ class GraphFunction(Function):
         number = self.ready()
         since = f"{self.name!r}.as_pytensor, which updates it on rank 0 only"
         effect = Effect((), self.updated(), since, kind=FIRST)
-        self._owner.per_rank.now = self._owner.per_rank.after([effect])
-        values = self._owner.run_alone(number, arrays)
+        self._owner.memory.per_rank.now = self._owner.memory.per_rank.after([effect])
+        values = self._owner.functions.run_alone(number, arrays)
         return [output.with_rows_in_place(value) for output, value in zip(self._outputs, values, strict=True)]
 
     def explanation(self) -> list[str]:
@@ -213,10 +213,10 @@ class GraphFunction(Function):
         """Check a call and decide on its one step."""
         self.ready()
         plan = self._plan(values, options)
-        step = plan.step(self._number, self._owner.staging, self._announced)
+        step = plan.step(self._number, self._owner.memory.staging, self._announced)
         return PreparedStep(step, self._finish, self._reshapes, plan.lasting(step), self._code)
 
     def _plan(self, values: Sequence[Any], options: CallOptions) -> CallPlan:
         definition, owner = self._definition, self._owner
-        lengths = owner.lengths.of(self._spec.sliceables) if definition.sliceables else ()
+        lengths = owner.memory.lengths.of(self._spec.sliceables) if definition.sliceables else ()
         return plan_call(definition, values, options, lengths, owner.n_ranks, not owner.on_gpus)

@@ -58,7 +58,7 @@ class OnRanks:
             payload, code = self._travelling((make, arguments), also_indirectly=True)
             # What the ranks have: its own, and that of the functions that the objects call.
             self._codes = [code, *(one.code for one in self._kept if isinstance(one, GraphFunction))]
-            self._finalizer = weakref.finalize(self, owner.drop_object, number)
+            self._finalizer = weakref.finalize(self, owner.functions.drop_object, number)
             self._finalizer.atexit = False
             self._run(MakeStep(number, payload, self._arrays()))
 
@@ -93,20 +93,20 @@ class OnRanks:
     def _run(self, step: Step) -> Any:
         """Run a step, after which all that objects may have changed is per rank."""
         owner = self._owner
-        changed = set(owner.shared.identify_all([one for one in self._changes if is_tracked(one)]))
+        changed = set(owner.memory.shared.identify_all([one for one in self._changes if is_tracked(one)]))
         for one in self._kept:
             if isinstance(one, GraphFunction):
                 changed.update(one.updated())
         since = f"synk.on_ranks, where {self._label} may change it"
         effects = [Effect(leaves_per_rank=tuple(changed), since=since)]
-        owner.lengths.forget(changed)
+        owner.memory.lengths.forget(changed)
         for data in (one for one in self._kept if isinstance(one, Data)):
             data.note_written()
         try:
             (results,) = owner.run((step,))
-            owner.per_rank.now = owner.per_rank.after(effects)
+            owner.memory.per_rank.now = owner.memory.per_rank.after(effects)
         except BaseException:
-            owner.per_rank.note_failed(effects)
+            owner.memory.per_rank.note_failed(effects)
             raise
         return results
 
@@ -127,7 +127,9 @@ class OnRanks:
             ) from error
         pickler.check_read(self._label)
         self._owner.check_imported(pickler.code.modules, also_indirectly)
-        self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
+        self._owner.functions.compile(
+            [(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)]
+        )
         self._kept += pickler.met_first(self._kept)
         return file.getvalue(), pickler.code
 
@@ -170,7 +172,7 @@ class _Pickler(CodePickler):
             named = "array", value.ref()
         elif isinstance(value, SharedVariable):
             changes = any(value is one for one in self._changes)
-            (identity,) = self._owner.shared.identify_read([value])
+            (identity,) = self._owner.memory.shared.identify_read([value])
             named = "variable", (identity, changes)
         elif isinstance(value, Function):
             raise TypeError(f"{value!r} is a sequence, in which the ranks meet; give its functions")

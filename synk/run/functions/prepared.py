@@ -20,6 +20,7 @@ import numpy as np
 from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect, State
+from synk.run.arrays.run_memory import RunMemory
 from synk.values import messages
 from synk.values.by_value import Code
 from synk.values.rows import contiguous
@@ -86,7 +87,7 @@ class PreparedCommand:
 
         Raises ValueError if a step takes a shared variable as equal on all ranks that is per rank.
         """
-        per_rank = owner.per_rank
+        per_rank = owner.memory.per_rank
         now = per_rank.now
         before, after = self._change
         if now is not before and now != before:
@@ -94,11 +95,11 @@ class PreparedCommand:
             self._change = now, after
         if self._reshapes:
             # Before the command, not after: it may end in an exception that leaves them half changed.
-            owner.lengths.forget(self._reshapes)
+            owner.memory.lengths.forget(self._reshapes)
         try:
             results = owner.run(self.steps, start, stop)
             per_rank.now = after
-        except BaseException:  # that of a signal handler comes between any two lines
+        except BaseException:  # a signal handler may raise between any two lines
             per_rank.note_failed(self._effects)
             raise
         values: list[Any] = []
@@ -106,19 +107,16 @@ class PreparedCommand:
             values += finish(results[position])
         return values
 
-    def keep(self, array: Callable[[messages.ArrayRef], Any], stored: Callable[[Sequence[int]], Any]) -> None:
-        """Make it ready to be sent again, if all it was made of lasts.
-
-        ``array(ref)`` returns the memory that a message refers to, ``stored(variables)`` the storage of
-        shared variables with what is to be in it, or None.
-        """
+    def keep(self, memory: RunMemory) -> None:
+        """Make it ready to be sent again, if all it was made of lasts."""
+        array = memory.segments.array
         known = [entry for entry in self._lasting if entry is not None]
         calls = [step for step in self.steps if isinstance(step, messages.Call)]
         refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
         self.segments = {ref.segment for ref in refs}
         self.variables = {variable for entry in known for variable in entry.variables}
         lengths = {entry.length for entry in known if entry.length is not None}
-        watched = [stored(entry.variables) for entry in known]
+        watched: list[Any] = [memory.shared_storage.watched(entry.variables) for entry in known]
         if None in self._lasting or len(lengths) > 1 or None in watched:
             return
         inputs = [one for entry in known for one in entry.inputs]
@@ -130,6 +128,7 @@ class PreparedCommand:
         self._unsigned = [indices.view(np.uint64) for indices in self._lists[:1]]
         self._length = min(lengths, default=None)
         self.lasts = True
+        memory.remembered.add(self)
 
     def drop(self) -> None:
         """Forget the arrays, which ranks no longer share; the command is not sent again."""

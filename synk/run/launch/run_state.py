@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 
 from synk.exact.run_values import copy_of, describe
-from synk.run.arrays.per_rank import LEFT, ROWS, PerRank, State
-from synk.run.arrays.shared_storage import SharedStorage
-from synk.run.arrays.shared_table import SharedTable
-from synk.run.arrays.variables import RankVariables, stream
-from synk.transport.memory.segments import SegmentTable
+from synk.run.arrays.per_rank import LEFT, ROWS, State
+from synk.run.arrays.run_memory import RunMemory
+from synk.run.arrays.variables import stream
 from synk.transport.memory.shm import Segment
 from synk.values import messages
 from synk.values.errors import SynkStateError, SynkWarning
@@ -65,19 +63,8 @@ class RunState:
 class Recovery:
     """The last commit of a run, and the master's variables and shared memory that go with it."""
 
-    def __init__(
-        self,
-        shared: SharedTable,
-        own: RankVariables,
-        storage: SharedStorage,
-        segments: SegmentTable,
-        per_rank: PerRank,
-    ):
-        self._shared = shared
-        self._own = own
-        self._storage = storage
-        self._segments = segments
-        self._per_rank = per_rank
+    def __init__(self, memory: RunMemory):
+        self._memory = memory
         self._kept: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
         self._kept_per_rank: State = {}
         self._beside: Any = None  # what the script keeps itself
@@ -96,12 +83,12 @@ class Recovery:
             identity: (first, *(first if value is None else value for value in others))
             for identity, first, *others in zip(identities, *by_rank, strict=True)
         }
-        self._kept_per_rank, self._beside = self._per_rank.now, beside
+        self._kept_per_rank, self._beside = self._memory.per_rank.now, beside
 
     def check_shareable(self) -> None:
         """Raise SynkStateError if ranks have arrays of their own, for which others would have no place."""
         own = [
-            describe(self._own[identity])
+            describe(self._memory.variables[identity])
             for identity, (first, *others) in self._kept.items()
             if isinstance(first, np.ndarray)
             and any(other is not first for other in others)
@@ -134,11 +121,12 @@ class Recovery:
 
     def restore(self) -> list[str]:
         """Give rank 0 its committed values; return the names of variables that have none."""
-        before, self._per_rank.now = self._per_rank.now, self._kept_per_rank  # the rest starts equal
+        per_rank = self._memory.per_rank
+        before, per_rank.now = per_rank.now, self._kept_per_rank  # the rest starts equal
         missing = []
-        for share in self._shared.shares():
+        for share in self._memory.shared.shares():
             if share.identity in self._kept:
-                self._own.assign(share.identity, copy_of(self._kept[share.identity][0]))
+                self._memory.variables.assign(share.identity, copy_of(self._kept[share.identity][0]))
             else:
                 since = before.get(share.identity)
                 own = f" (per rank since {since.what})" if since is not None else ""
@@ -147,11 +135,11 @@ class Recovery:
 
     def state(self, functions: Sequence[messages.Build]) -> RunState:
         """Return the state that new workers start from."""
+        memory = self._memory
         # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
-        shares = [share._replace(value=copy_of(share.value)) for share in self._shared.shares()]
-        return RunState(
-            self._segments.mapped(), shares, dict(self._kept), self._storage.as_messages(), functions
-        )
+        shares = [share._replace(value=copy_of(share.value)) for share in memory.shared.shares()]
+        storage = memory.shared_storage.as_messages()
+        return RunState(memory.segments.mapped(), shares, dict(self._kept), storage, functions)
 
 
 def warn_of(missing: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
     look(deadline, late ranks), every now and then -> a warning, SynkTimeout
 
-Nothing here costs a call that goes well anything but the time of its start.
+A call that goes well pays for nothing here but a look at the clock when it starts.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _state(process: Process) -> str:
 
 
 def _above(stack: str) -> str:
-    """Leave out how every command reaches the program."""
+    """Return a stack without the frames through which every command reaches the program."""
     lines, skipping = [], False
     for line in stack.splitlines():
         if not line.startswith("  "):

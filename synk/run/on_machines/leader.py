@@ -15,9 +15,9 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from synk.run.arrays.arena import Arena
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Devices
-from synk.run.launch.arena import Arena
 from synk.run.launch.birth import become_rank
 from synk.run.launch.fork_source import ForkSource
 from synk.run.launch.placement import Binding, placement

@@ -54,7 +54,6 @@ class Machines:
         self._placements = placements
         self._on_death: OnDeath = lambda rank: None
         self.show_output = self._show_output
-        self.n_ranks = sum(job.sizes)
 
     def _show_output(self) -> None:
         if self._crew.show_output is not None:

@@ -2,7 +2,7 @@
 
     turn -> run(steps) -> post, Rank.run, collect -> results by step, then by rank
 
-Also here: who failed, who died, and messages that wait until the run is at rest.
+Failures and deaths of workers are raised here, and messages wait here until no command is running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from synk.run.rank.failures import raise_failures
 from synk.run.rank.rank import Rank
 from synk.run.session.turns import MESSAGE, Turn, Turns
 from synk.transport.commands.deadline import Deadline
-from synk.transport.commands.interfaces import CLOSE_SECONDS, Workers
+from synk.transport.commands.interfaces import CLOSE_SECONDS, Channel, Workers
 from synk.transport.memory.segments import StagingBuffers
 from synk.transport.processes.signals import hold_signals
 from synk.values import messages
@@ -27,7 +27,7 @@ RESULTS = attrgetter("results")
 NOTHING = "no command"
 REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
 INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
-BROKEN_SECONDS = 0.5  # to leave a broken run: who has not answered a call will hardly answer this
+BROKEN_SECONDS = 0.5  # for workers to leave a broken run: those that did not answer hardly will now
 
 
 class Commands:
@@ -36,31 +36,25 @@ class Commands:
     ``temporary`` is freed at the end of every turn, however that ends.
     """
 
-    def __init__(self, workers: Workers, turns: Turns):
+    _workers: Workers
+    _channel: Channel
+    _rank: Rank
+
+    def __init__(self, turns: Turns):
         self._turns = turns
         self.temporary: StagingBuffers | None = None
-        self._rank: Rank | None = None
         self._posting = False
         self._growing = False
-        self._hurry = False  # whether somebody did not want to wait for an interrupted command
+        self._hurry = False  # whether a second interrupt came, in the wait for an interrupted command
         self._number = 0  # of the last command
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
         self._deadline = Deadline(NOTHING)
-        self._workers = workers
+
+    def connect(self, workers: Workers, rank: Rank) -> None:
+        """Command these workers from now on, and do the part of rank 0 by ``rank``: the run is usable."""
+        self._workers, self._rank = workers, rank
         self._channel = workers.open_channel(self.on_death, self.on_late)
-
-    def use_workers(self, workers: Workers) -> None:
-        """Command these workers from now on."""
-        self._workers = workers
-        self._channel = workers.open_channel(self.on_death, self.on_late)
-
-    def use_rank(self, rank: Rank) -> None:
-        """Do the part of rank 0 by ``rank``."""
-        self._rank = rank
-
-    def note_usable(self) -> None:
-        """Note that the run is usable again."""
         self._broken = None
 
     def check_usable(self) -> None:
@@ -117,7 +111,6 @@ class Commands:
         """
         assert self._turns.label is not None, "commands run in turns"
         rank = self._rank
-        assert rank is not None
         self._number += 1
         command = messages.Command(self._number, steps, start, stop)
         mine: tuple[Any, ...] = ()
@@ -125,7 +118,7 @@ class Commands:
         try:
             if self._broken is not None:
                 self.check_usable()
-            if self._channel.waiting:  # an exception came where nothing could take in the replies
+            if self._channel.waiting:  # an exception has come, and the replies were not taken in
                 self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
                 self.check_usable()
             rank.peers.begin(command.number)  # before workers may wait for this rank to fail
@@ -137,7 +130,7 @@ class Commands:
             if self._broken is not None:
                 self.check_usable()
             replies = self._channel.collect() if error is None else self._collect(error)
-        except BaseException:  # that of a signal handler comes between any two lines
+        except BaseException:  # a signal handler may raise between any two lines
             if self._turns.closed:  # by another thread, which did not wait for the end of this
                 raise SynkStateError(f"{self._turns.label}: its run was closed meanwhile") from None
             self._come_to_rest(rank)
@@ -157,7 +150,7 @@ class Commands:
         return list(zip(mine, *map(RESULTS, replies), strict=True))
 
     def _collect(self, error: BaseException) -> list[messages.Reply]:
-        """Wait for all replies; not long, if a signal handler's exception has ended rank 0's part."""
+        """Wait for all replies, but only a moment if a signal handler's exception has ended rank 0's part."""
         if isinstance(error, Exception):
             return self._channel.collect()
         try:
@@ -266,11 +259,10 @@ class Commands:
     def _break(self, error: BaseException) -> None:
         if self._broken is None:
             self._broken = error
-            if self._rank is not None:
-                self._rank.peers.abandon()
+            self._rank.peers.abandon()
 
     def renewal(self, label: str) -> Turn:
-        """Return a context that closes the channel to the workers first; in it, `use_workers` takes new ones.
+        """Return a context that closes the channel to the workers first; in it, `connect` takes new ones.
 
         On entering it raises SynkStateError if the run was closed, or this thread is inside a call.
         """

@@ -1,10 +1,10 @@
-"""The seam between the ranks of a run: how commands, replies and news of a rank get from one to another.
+"""The seam between the ranks of a run: the classes by which commands, replies and failures travel.
 
     Commands (master) -> Channel.command, collect -> WorkerChannel.receive, reply <- serve (worker)
     Rank -> Peers.fail, phase -> the other ranks
 
 Ranks on one machine are connected by shared memory: `channel.MasterChannel`, `channel.WorkerChannel`,
-`sync.Barrier` and, for the processes, ``run.crew.Crew``. Another way to connect them implements these
+`sync.Barrier` and, for the processes, ``run.launch.crew.Crew``. Another way to connect them implements these
 classes, and a `Communicator` for their arrays; in ``tests/support/transport`` ranks are threads.
 """
 
@@ -193,13 +193,10 @@ class Workers(Protocol):
 
     Attributes
     ----------
-    n_ranks : int
-        Of the run, with the master.
     show_output : callable or None
         Shows what workers have printed; None where they print by themselves.
     """
 
-    n_ranks: int
     show_output: Callable[[], None] | None
 
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:

@@ -29,7 +29,7 @@ from synk.extensions.fit import (
 from synk.extensions.fit import recovery as recovery_module
 from synk.extensions.fit.recovery import Commits
 from synk.run.launch import start_workers
-from synk.run.session.session import Session
+from synk.run.session.function_table import FunctionTable
 
 EPOCHS, STEPS = 3, 6  # an epoch
 
@@ -120,15 +120,15 @@ def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_s
     ranks, monkeypatch
 ):
     """Rank 0 has drawn its random numbers then, and no call had told the ranks of the variables before."""
-    compile_all, killed = Session.compile, []
+    compile_all, killed = FunctionTable.compile, []
 
-    def compile_and_kill(session, programs):
-        compile_all(session, programs)
+    def compile_and_kill(functions, programs):
+        compile_all(functions, programs)
         if armed and not killed:
             killed.append(synk.pids()[1])
             os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr(Session, "compile", compile_and_kill)
+    monkeypatch.setattr(FunctionTable, "compile", compile_and_kill)
     armed = []
 
     class Arms(Callback):

@@ -107,7 +107,7 @@ def test_collectives_of_values_on_the_device(gpus, n_ranks, version):
     double()
     synk.all_reduce(v, "sum")
     np.testing.assert_array_equal(synk.get_value(n_ranks - 1, v), np.array([4, 8]) * n_ranks)
-    assert not synk.run.session.current.session("a test").shared_storage.as_messages()
+    assert not synk.run.session.current.session("a test").memory.shared_storage.as_messages()
     double()
     np.testing.assert_array_equal(synk.reduce(v, "max", in_place=False), np.array([8, 16]) * n_ranks)
     synk.reduce(v, "sum")

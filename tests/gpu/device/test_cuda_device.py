@@ -239,7 +239,8 @@ if {cupy}:
 import synk
 n = synk.fork(device={device})
 mapped = "libcuda" in open("/proc/self/maps").read()
-print(n, type(synk.run.session.current._session._device).__name__, "in the master" if mapped else "elsewhere")
+device = synk.run.session.current._session._processes.device
+print(n, type(device).__name__, "in the master" if mapped else "elsewhere")
 """
 
 

@@ -39,7 +39,7 @@ def shared(value, name):
 
 
 def kill(rank, number=signal.SIGKILL):
-    process = synk.run.session.current.session("test")._workers.process(rank)
+    process = synk.run.session.current.session("test")._processes.workers.process(rank)
     process.signal(number)
     assert process.wait(5)
 

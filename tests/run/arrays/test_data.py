@@ -342,7 +342,7 @@ def test_bytes_in_another_order_become_native():
 @pytest.mark.parametrize("call", ["allocate", "release", "__getitem__"])
 def test_an_exception_of_a_signal_handler_while_data_grow_leaves_them_as_they_were(run, monkeypatch, call):
     """It may come after any call: here after that of the memory's, and the values are one of the two."""
-    segments = type(synk.run.session.current.session("test").segments)
+    segments = type(synk.run.session.current.session("test").memory.segments)
     original, armed = getattr(segments, call), []
 
     def interrupted(self, *arguments):

@@ -9,6 +9,7 @@ import pytest
 
 import synk
 from synk.run.arrays.per_rank import FIRST, OWN, ROWS, Effect, PerRank, Since
+from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 
 V, W, UNNAMED, STATE = 1, 2, 3, 4
@@ -22,7 +23,7 @@ def rank_0s_variables():
 
 
 def per_rank(n_ranks=2):
-    return PerRank(rank_0s_variables(), n_ranks)
+    return PerRank(rank_0s_variables(), RanksByMachine([n_ranks]))
 
 
 def scattered(*variables):
@@ -92,7 +93,7 @@ def test_a_command_that_failed_leaves_per_rank_all_that_was_so_on_its_way():
 def test_what_the_script_sets_is_per_rank_unless_it_is_a_random_state():
     variables = rank_0s_variables()
     variables.adopt(STATE, pytensor.shared(np.random.default_rng(1)))
-    state = PerRank(variables, n_ranks=2)
+    state = PerRank(variables, RanksByMachine([2]))
     before = state.now
     state.note_set(V)
     state.note_set(STATE)
@@ -104,7 +105,7 @@ def test_what_the_script_sets_is_per_rank_unless_it_is_a_random_state():
 
 def test_variables_that_are_gone_are_forgotten():
     variables = rank_0s_variables()
-    state = PerRank(variables, n_ranks=2)
+    state = PerRank(variables, RanksByMachine([2]))
     state.now = state.after([scattered(V, W)])
     variables.drop(V)
     assert state.after([scattered(UNNAMED)]) == {W: SCATTERED, UNNAMED: SCATTERED}

@@ -202,7 +202,7 @@ def test_only_commands_write_to_shared_storage(variable):
     variable.set_value(variable.get_value() + 1)
     synk.sequence((synk.all_reduce, variable))  # tells all ranks where it is stored
     session = synk.run.session.current.session("test")
-    stored = session._variables.storage(session.shared.identify(variable))
+    stored = session.memory.variables.storage(session.memory.shared.identify(variable))
     assert not any(array.any() for array in stored)
     synk.broadcast(variable, np.full((2, 3), 4.0))
     np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 2, 3), 4.0))

@@ -156,7 +156,7 @@ def test_a_variable_that_has_grown_on_all_ranks_moves(module_ranks):
         for _ in range(2):
             synk.all_reduce(v, "sum")
         session = current._session
-        assert session.shared_storage.shapes(session.shared.identify(v)) == [(length,)] * 2
+        assert session.memory.shared_storage.shapes(session.memory.shared.identify(v)) == [(length,)] * 2
         grow()
 
 
@@ -165,10 +165,10 @@ def test_a_variable_that_is_gone_is_not_kept_nor_taken_for_none(module_ranks):
     for _ in range(2):
         synk.all_reduce(v)
         synk.check_finite(v)
-    segments = len(current._session.segments.mapped())
+    segments = len(current._session.memory.segments.mapped())
     del v
     gc.collect()
-    assert len(current._session.segments.mapped()) < segments
+    assert len(current._session.memory.segments.mapped()) < segments
     kept = [last.command for last in current._session.collectives._last.values()]
     assert not any(command.lasts for command in kept if command.variables)
     for verb in (synk.all_reduce, synk.check_finite):
@@ -284,7 +284,7 @@ def test_functions_do_not_keep_data_alive(total):
     data = synk.data(np.ones((6, 2)))
     total(data, 1.0)
     segment = data.ref().segment
-    table = data._owner.segments
+    table = data._owner.memory.segments
     del data
     with pytest.raises(KeyError):
         table[segment]

@@ -62,7 +62,7 @@ def test_calls_before_and_after_a_profile_are_not_in_it(ranks):
     rows = synk.data(ROWS)
     calls = [f(rows) for _ in range(3)]  # the last ones send the same step again
     profile = Profile()
-    with f._owner.profiled(profile):
+    with f._owner.functions.profiled(profile):
         calls += [f(rows) for _ in range(2)]
     calls += [f(rows) for _ in range(3)]
     assert {row["runs"] for row in profile.report().rows} == {2}

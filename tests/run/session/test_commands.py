@@ -13,8 +13,9 @@ from synk.run.collectives.reduce import AllReduceStep
 from synk.run.device import Devices
 from synk.run.launch.fork_source import ForkSource
 from synk.run.rank.connection import Connection
-from synk.run.session import session
+from synk.run.session import run_processes
 from synk.run.session.commands import Commands
+from synk.run.session.session import Session
 from synk.run.session.turns import Turns
 from synk.values import messages
 from synk.values.errors import RemoteError, SynkStateError, SynkTimeout, WorkerDied
@@ -55,9 +56,9 @@ class Run:
 
     def __init__(self, timeout=None):
         self.workers = ThreadWorkers(N_RANKS)
-        self.commands = Commands(self.workers, Turns(timeout))
+        self.commands = Commands(Turns(timeout))
         self.rank = make_rank(self.workers.peers(self.commands.on_death, self.commands.on_late))
-        self.commands.use_rank(self.rank)
+        self.commands.connect(self.workers, self.rank)
 
     def share(self, identity, value):
         variable = shared(np.asarray(value, "float64"))
@@ -167,13 +168,13 @@ def test_a_session_knows_what_connects_its_ranks_by_the_same_interface(monkeypat
         def communicator(self, peers, device, grow):
             return ThreadCommunicator(peers)
 
-    monkeypatch.setattr(session, "decide", lambda devices, environ: OnThreads())
-    monkeypatch.setattr(session, "launch", lambda *run: ThreadWorkers(N_RANKS))
-    run = session.Session(Devices(N_RANKS, threads=1), Turns(), ForkSource())
+    monkeypatch.setattr(run_processes, "decide", lambda devices, environ: OnThreads())
+    monkeypatch.setattr(run_processes, "launch", lambda *run: ThreadWorkers(N_RANKS))
+    run = Session(Devices(N_RANKS, threads=1), Turns(), ForkSource())
     try:
         with run.turn("a test"):
             variable = shared(np.ones(2))
-            identity = run.shared.identify(variable)
+            identity = run.memory.shared.identify(variable)
             _, kept = run.run((AllReduceStep((identity,), "sum"), CommitStep((identity,))))
         assert kept[0][0].tolist() == [3.0, 3.0]
         assert list(kept[1:]) == [[None]] * (N_RANKS - 1)

@@ -1,23 +1,25 @@
 """Remember the commands of a run that may be sent again, and drop them when what they refer to is given up.
 
-Function.__call__ -> Session.remember -> RememberedCommands ... drop_segment, drop_variable, drop_all
+PreparedCommand.keep -> RememberedCommands.add ... drop_segment, drop_variable, drop_all
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-
-from synk.run.functions.prepared import PreparedCommand
+from typing import Any
 
 
 class RememberedCommands:
-    """The commands of a run that may be sent again; all methods are safe in finalizers, at any moment."""
+    """The commands of a run that may be sent again; all methods are safe in finalizers, at any moment.
+
+    Each is a `PreparedCommand`, which names the ``segments`` and shared ``variables`` that it relies on.
+    """
 
     def __init__(self) -> None:
-        self._commands: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
+        self._commands: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def add(self, command: PreparedCommand) -> None:
+    def add(self, command: Any) -> None:
         """Note a command, to be dropped when something that it refers to is given up."""
         self._commands[id(command)] = command
 
@@ -33,7 +35,7 @@ class RememberedCommands:
         """Drop the commands that rely on where a shared variable is stored."""
         self._drop(lambda command: variable in command.variables)
 
-    def _drop(self, refers: Callable[[PreparedCommand], bool]) -> None:
+    def _drop(self, refers: Callable[[Any], bool]) -> None:
         for reference in self._commands.valuerefs():
             command = reference()
             if command is not None and refers(command):

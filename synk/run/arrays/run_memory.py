@@ -1,0 +1,121 @@
+"""The memory of a run, as the master has it: segments, buffers, and shared variables.
+
+fork -> RunMemory ... restart -> begin_anew ... close: the script is left with plain shared variables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from synk.run.arrays.arena import Arena
+from synk.run.arrays.lengths import RowsByRank
+from synk.run.arrays.per_rank import PerRank
+from synk.run.arrays.ranks_by_machine import RanksByMachine
+from synk.run.arrays.remembered import RememberedCommands
+from synk.run.arrays.shared_storage import SharedStorage
+from synk.run.arrays.shared_table import SharedTable
+from synk.run.arrays.variables import RankVariables
+from synk.run.device import Device
+from synk.transport.memory.segments import SegmentTable, StagingBuffers
+
+
+class Messenger(Protocol):
+    """The sender of messages to all workers, as `session.Commands` is one."""
+
+    def post(self, message: Any, descriptor: int | None = None) -> None:
+        """Send a message at once."""
+
+    def release(self, message: Any) -> None:
+        """Send a message when the run is next at rest; safe in finalizers, at any moment."""
+
+    def release_later(self, message: Any) -> None:
+        """Send a message with the next one that is released; safe like `release`."""
+
+    def growth(self) -> AbstractContextManager[None]:
+        """Return a context in which a message may be sent in the middle of a command."""
+
+
+class RunMemory:
+    """Holds what the ranks of a run share, and the master's record of it, made in this order.
+
+    Attributes
+    ----------
+    ranks : RanksByMachine
+    remembered : RememberedCommands
+        Commands that may be sent again while what they refer to stays where it is.
+    segments : SegmentTable
+    staging : StagingBuffers
+        The arrays of calls, which the next call of the same function writes over.
+    temporary : StagingBuffers
+        Values that are handed out, which may be as large as a data set: freed at the end of each turn.
+    arena : Arena
+        Arrays of collectives that are not in ``shared_storage``.
+    variables : RankVariables
+        Rank 0's shared variables, by identity.
+    per_rank : PerRank
+        Which of them differ between ranks.
+    shared : SharedTable
+        Which have travelled to the workers.
+    shared_storage : SharedStorage
+        Which are in segments.
+    lengths : RowsByRank
+        Their rows on all ranks, which ``ask_shapes`` finds out.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        ranks: RanksByMachine,
+        device: Device,
+        on_gpus: bool,
+        ask_shapes: Callable[[tuple[int, ...]], Sequence[Sequence[Any]]],
+    ):
+        post = messenger.post
+        self.ranks = ranks
+        self.remembered = RememberedCommands()
+        self.segments = segments = SegmentTable(post, messenger.release, on_gpus and ranks.n_ranks > 1)
+        self.staging = StagingBuffers(segments, self.remembered.drop_segment)
+        self.temporary = StagingBuffers(segments)
+        self.arena = Arena(segments, messenger.growth)
+        self.variables = own = RankVariables(0, device.to_host, device.from_host)
+        self.per_rank = PerRank(own, ranks)
+
+        def to_host(value: Any) -> Any:
+            device.bind()  # on any thread of the script
+            return device.to_host(value)
+
+        self.shared = SharedTable(
+            post, messenger.release_later, self.per_rank, own, ranks, to_host if on_gpus else None
+        )
+        self.shared_storage = SharedStorage(
+            segments, post, own, ranks, not on_gpus, self.remembered.drop_variable
+        )
+        self.lengths = RowsByRank(own, ask_shapes)
+
+    def drop_shared(self) -> None:
+        """Give up what some rank may not have attached: what is made next, all ranks may attach."""
+        self.remembered.drop_all()
+        self.staging.drop_all()
+        self.temporary.drop_all()
+        self.shared_storage.release_all()
+
+    def leave_storage(self) -> None:
+        """Copy rank 0's variables into its own memory; they are stored anew at their next collective."""
+        self.variables.leave_storage()
+        self.shared_storage.release_all()
+
+    def begin_anew(self) -> None:
+        """Forget what only the workers had who have ended."""
+        self.lengths.clear()
+        self.arena.drop()
+        self.remembered.drop_all()
+
+    def close(self) -> None:
+        """Free all that was shared; variables keep rank 0's values, on the host."""
+        self.variables.leave_device()
+        self.variables.leave_storage()
+        self.segments.close()
+        self.shared.close(self.per_rank.now)
+        self.remembered.drop_all()

@@ -1,0 +1,107 @@
+"""The master's record of what the ranks have been given to compute, and of what is compiled there.
+
+GraphFunction.ready -> install: Build, to all ranks -> compile: a command, before the first call -> forget
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+
+from synk.compile.observe.profile import Profile
+from synk.run.arrays.run_memory import Messenger, RunMemory
+from synk.run.functions.graph_function import GraphFunction
+from synk.run.rank.rank import Rank
+from synk.transport.comm import Communicator, ObservedCommunicator
+from synk.values import messages
+
+
+class FunctionTable:
+    """The functions and objects of a run, by number; ``run(steps)`` runs a command on all ranks.
+
+    Attributes
+    ----------
+    numbers, object_numbers : iterator of int
+        Of functions, and of the objects of `synk.on_ranks`.
+    functions : WeakSet of GraphFunction
+    profile : Profile or None
+        What watches the programs of rank 0, see `profiled`.
+    """
+
+    def __init__(self, rank: Rank, messenger: Messenger, memory: RunMemory, run: Callable[..., Any]):
+        self._rank, self._messenger, self._memory, self._run = rank, messenger, memory, run
+        self.numbers, self.object_numbers = itertools.count(1), itertools.count(1)
+        self.functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
+        self.profile: Profile | None = None
+        self._compiled: set[tuple[int, bool]] = set()  # by number, and whether in slices
+
+    def install(self, message: messages.Build) -> None:
+        self._compiled -= {(message.function, False), (message.function, True)}
+        self._messenger.post(message)
+        self._rank.build(message)
+
+    def compile(self, programs: Sequence[tuple[int, int]]) -> None:
+        missing = [one for one in programs if (one[0], one[1] > 1) not in self._compiled]
+        if missing and self._rank.device.xp is np:  # on GPUs ranks need not agree
+            self._compile(missing)
+
+    def compile_all(self, num_slices: int) -> None:
+        """Give all functions to the ranks, and compile them there, whole and in so many slices."""
+        functions = list(self.functions)  # held, so that no other thread's dropping takes one away
+        numbers = tuple(sorted(function.ready() for function in functions))
+        self._compile([(number, n) for n in sorted({1, num_slices}) for number in numbers])
+
+    def _compile(self, programs: Sequence[tuple[int, int]]) -> None:
+        self._run((messages.Compile(tuple(programs)),))
+        self._compiled.update((function, num_slices > 1) for function, num_slices in programs)
+
+    def note_new_workers(self) -> None:
+        """Note that workers have been given all functions as they started, and compiled none."""
+        self._compiled.clear()
+
+    def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
+        self._rank.device.bind()
+        return list(self._rank.program(function).alone(arrays)())
+
+    def forget(self, function: int) -> None:
+        self._compiled -= {(function, False), (function, True)}
+        message = messages.Forget(function)
+        self._rank.forget(message)
+        self._memory.staging.drop_owned_by(function)
+        self._messenger.release(message)
+
+    def drop_object(self, number: int) -> None:
+        message = messages.DropObject(number)
+        self._rank.drop_object(message)
+        self._messenger.release(message)
+
+    # --- profiles --------------------------------------------------------------------------------
+
+    @contextmanager
+    def profiled(self, profile: Profile) -> Iterator[None]:
+        """Let ``profile`` watch the nodes of what rank 0 runs meanwhile, and its collectives."""
+        rank = self._rank
+        plain = rank.communicator
+        rank.communicator = observed = cast(Communicator, ObservedCommunicator(plain, profile.collective))
+        self.profile = profile
+        try:
+            yield
+        finally:
+            self.profile = None
+            if rank.communicator is observed:  # no restart has come between
+                rank.communicator = plain
+
+    @contextmanager
+    def observed(self, steps: Sequence[Any], profile: Profile) -> Iterator[None]:
+        """Let rank 0 run the functions of these steps as programs that ``profile`` watches."""
+        for number in {step.function for step in steps if isinstance(step, messages.Call)}:
+            if number not in profile.programs:
+                program = self._rank.program(number)
+                profile.programs[number] = program.observed(profile.of(program.spec.name))
+        with self._rank.running(profile.programs):
+            yield
