@@ -1,4 +1,4 @@
-"""Measure calls with little work, of this checkout and of another one, in turn.
+"""Measure calls with little work, of this checkout and of another one, in turn, beside a socket's round trip.
 
     python benchmarks/calls.py                     this checkout, on idle cores and beside a busy process
     python benchmarks/calls.py --against FOLDER    and a checkout of another commit, with the ratios
@@ -9,11 +9,13 @@ Every measurement is a process of its own, so that each imports its own synk; bo
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from markdown_tables import aligned, in_turn, in_words
 
@@ -21,6 +23,7 @@ from synk.tools.bench.pairs import Comparison, in_units
 
 HERE = Path(__file__).parent.parent
 CALLS = 3000  # of each kind, for one time: several slices of the scheduler
+ROUND_TRIP = "a byte to a process and back"
 
 
 def main() -> None:
@@ -49,10 +52,14 @@ def table(checkouts: dict[str, Path], options: argparse.Namespace, busy: bool) -
         seconds = {name: [times[kind] for times in rounds] for name, rounds in found.items()}
         comparison = Comparison(seconds)
         medians = [in_units(comparison.median(name)) for name in seconds]
+        trips = [times[kind] / times[ROUND_TRIP] for times in found["here"]]
         ratio = [in_words(comparison.ratio("here", to="there"))] if "there" in seconds else []
-        rows.append([kind, *medians, *ratio])
+        rows.append([kind, *medians, f"{median(trips):.2f}", *ratio])
     title = f"{options.ranks} ranks, {'beside a busy process' if busy else 'idle cores'}"
-    return aligned([title, *checkouts, *(["here / there (quartiles)"] if len(checkouts) > 1 else [])], rows)
+    return aligned(
+        [title, *checkouts, "× a round trip", *(["here / there (quartiles)"] if len(checkouts) > 1 else [])],
+        rows,
+    )
 
 
 def run(checkout: Path, ranks: int) -> dict[str, float]:
@@ -104,7 +111,26 @@ def measured(ranks: int) -> dict[str, float]:
     }
     times = {name: mean_seconds(call) for name, call in kinds.items()}
     synk.close()
-    return times
+    with echo() as ask:
+        return times | {ROUND_TRIP: mean_seconds(ask)}
+
+
+@contextmanager
+def echo():
+    """Yield a function that sends a byte through a socket to another process, which sends it back."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        while theirs.send(theirs.recv(1)):
+            pass
+        os._exit(0)
+    theirs.close()
+    try:
+        yield lambda: (ours.send(b"x"), ours.recv(1))
+    finally:
+        ours.close()
+        os.waitpid(pid, 0)
 
 
 def mean_seconds(call) -> float:

@@ -35,14 +35,17 @@ class Function(ABC):
         What calls go on from; of training functions, which say so when they are made.
     parts : TrainParts or None
         Of a training step: its functions, and the all-reduce between them.
+    returns : {"list", "single", "none"}
+        The form in which a call gives its values.
     """
 
     state: tuple[Any, ...] = ()
     parts: Any = None
 
-    def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
+    def __init__(self, owner: Owner, name: str, inputs: Sequence[Any], returns: str):
         self._owner = owner
         self._name = name
+        self.returns = returns
         self._inputs = tuple(inputs)
         self._position = positions(inputs)
         self._turn = owner.turn(name)
@@ -87,11 +90,6 @@ class Function(ABC):
     def n_results(self) -> int:
         """Return the number of values that a call returns when all are asked for."""
         return len(self.outputs)
-
-    @property
-    @abstractmethod
-    def returns(self) -> str:
-        """``"list"``, ``"single"`` or ``"none"``: what a call returns."""
 
     def __repr__(self) -> str:
         names = ", ".join(describe(variable) for variable in self.inputs)
@@ -154,10 +152,7 @@ class Function(ABC):
             if last is not None and plain:
                 rows = last.rows(args, batch, num_slices)
                 if rows is not None:
-                    values = last.run(self._owner, *rows)
-                    if last.returns == "single":
-                        return values[0]
-                    return values if last.returns == "list" else None
+                    return self.as_written(last.run(self._owner, *rows))
             options = CallOptions(batch, batch_s, num_slices, next_batch)
             subset = check_subset(output_subset, self.n_results)
             self.check(options)
@@ -179,9 +174,7 @@ class Function(ABC):
             done = stop
         if len(prepared) == done and options.batch_s is None and options.next_batch is None:
             command.keep(self._owner.memory)
-            written = self.as_written(values)
-            command.returns = "list" if written is values else "none" if written is None else "single"
-            self._last = command  # whole: the exception of a signal handler comes between any two lines
+            self._last = command
         return values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:

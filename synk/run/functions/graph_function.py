@@ -38,7 +38,7 @@ class GraphFunction(Function):
     def __init__(
         self, owner: Owner, number: int, written: Definition, definition: Definition, check: Any = None
     ):
-        super().__init__(owner, definition.name, definition.all_inputs)
+        super().__init__(owner, definition.name, definition.all_inputs, definition.returns)
         self._number = number
         self._written = written
         self._definition = definition  # what ranks compute; keeps the shared variables alive
@@ -60,10 +60,6 @@ class GraphFunction(Function):
     @property
     def update_modes(self) -> list[str | None]:
         return [update.mode for update in self._definition.updates]
-
-    @property
-    def returns(self) -> str:
-        return self._definition.returns
 
     @property
     def scattered(self) -> tuple[Any, ...]:

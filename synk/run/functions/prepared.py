@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect, State
 from synk.run.arrays.run_memory import RunMemory
@@ -68,7 +67,6 @@ class PreparedCommand:
 
     def __init__(self, prepared: Sequence[PreparedStep], num_slices: int, effects: Sequence[Effect | None]):
         self.steps, *self.selected = _told_once([entry.step for entry in prepared])
-        self.returns = "list"  # what the caller is given: that, "single" or "none"
         self._finish = [(place, entry.finish) for place, entry in enumerate(prepared) if entry.finish]
         self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
         self._effects = effects
@@ -143,15 +141,13 @@ class PreparedCommand:
                 return None
         if self._code and any(code.has_changed() for code in self._code):
             return None
-        n = self._n_inputs
-        if values[n:] or (n and not values[n - 1 :]):  # more or fewer; len() would be one call more
+        if len(values) != self._n_inputs:
             return None
         for position, data, ref in self._data:
             value = values[position]
             if data() is not value or value is None:
                 return None
-            # Data in files look whether these are long enough still.
-            if (value._ref if type(value) is Data else value.known_ref) is not ref:
+            if value.known_ref is not ref:
                 return None
         for position, buffer in self._arrays:
             if not _fits(values[position], buffer):

@@ -54,8 +54,12 @@ class SequenceFunction(Function):
             function.check_open()  # afterwards it is open for as long as the sequence is
             function.check_compared()
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
+        kinds = [function.returns for function in self._functions if function.returns != "none"]
         super().__init__(
-            owner, name or " + ".join(function.name for function in self._functions), list(inputs)
+            owner,
+            name or " + ".join(function.name for function in self._functions),
+            list(inputs),
+            returns=kinds[0] if len(kinds) == 1 else "list" if kinds else "none",
         )
 
     @property
@@ -65,11 +69,6 @@ class SequenceFunction(Function):
     @property
     def update_modes(self) -> list[str | None]:
         return [mode for function in self._functions for mode in function.update_modes]
-
-    @property
-    def returns(self) -> str:
-        kinds = [function.returns for function in self._functions if function.returns != "none"]
-        return kinds[0] if len(kinds) == 1 else "list" if kinds else "none"
 
     @property
     def scattered(self) -> tuple[Any, ...]:

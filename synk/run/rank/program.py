@@ -152,18 +152,10 @@ class RankProgram:
         self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int, total_rows: int, first_row: int
     ) -> messages.Results:
         """Run on these rows, in one slice."""
-        n_scattered = self.spec.n_scattered
         numbers = (n_rows, total_rows, first_row)
         if numbers != self._last_numbers:
             self._last_numbers, self._last_arrays = numbers, self._numbers(*numbers)
-        # As `_arguments` puts them, without a call.
-        arguments = [
-            *rows[:n_scattered],
-            *broadcast,
-            *rows[n_scattered:],
-            *self._last_arrays,
-            self._ranks.communicator,
-        ]
+        arguments = self._arguments(rows, broadcast, self._last_arrays, self._ranks.communicator)
         values = self._whole(arguments)
         if not self._computes_with_numpy:
             values = [small_stay(value, self._device) for value in values]

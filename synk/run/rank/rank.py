@@ -40,19 +40,23 @@ class Rank:
         segments: SegmentTable,
         variables: RankVariables,
     ):
-        self.rank, self.n_ranks = peers.rank, peers.n_ranks
+        self.rank = peers.rank
         self.peers, self.communicator = peers, communicator
         self.segments = segments
         self.variables = variables
         self.device = device
         self._context = ProgramContext(device, variables, self, self._compiling)
-        self.has_garbage = False  # graphs, which are cycles
+        self.has_garbage = False  # of dropped graphs: cycles, which wait for the collector
         self._programs: dict[int, RankProgram] = {}
         self.objects: dict[int, Callable[..., Any]] = {}  # of `synk.on_ranks`
         self._bound: dict[int, BoundStep] = {}  # by function, of its last call
         segments.before_drop = self._bound.clear  # its arrays would keep the memory
         self._shards = Shards(self.rank, self.n_ranks)
         self.recorder: Any = None  # of `synk.timeline`, while one is open
+
+    @property
+    def n_ranks(self) -> int:
+        return self.peers.n_ranks
 
     def end_threads(self) -> None:
         """End the threads of this rank, if it has any: before a fork, and at the end of the run."""
@@ -69,12 +73,12 @@ class Rank:
 
     def join(self, peers: Peers, communicator: Communicator) -> None:
         """Work with these ranks from now on, which are new."""
-        self.peers, self.communicator, self.n_ranks = peers, communicator, peers.n_ranks
+        self.peers, self.communicator = peers, communicator
         self._shards = Shards(self.rank, self.n_ranks)
         self._bound.clear()  # they read their rows by the shards before
 
     def get_ready(self) -> None:
-        """Compile what all programs call, while nothing is asked of this rank; one of a machine's does so."""
+        """Compile the C that all programs call, while this rank is idle; one rank of each machine does so."""
         if self.device.xp is np and self.peers.place == 1:
             begin()
 
@@ -126,7 +130,9 @@ class Rank:
         Which side that is follows from the run alone, so all ranks bring it from the same.
         """
         # Alone, a rank has nothing to send: the value stays where it is.
-        return self.variables.value(variable) if self.n_ranks == 1 else self.variables.on_device(variable)
+        if self.peers.n_ranks == 1:
+            return self.variables.value(variable)
+        return self.variables.on_device(variable)
 
     def program(self, function: int) -> RankProgram:
         return self._programs[function]
@@ -169,7 +175,7 @@ class Rank:
         phase, results = self.peers.phase, []
         for step in command.steps:
             phase[0] = step.phase  # tells the other ranks what this one is doing
-            results += [step.run(self)]
+            results.append(step.run(self))
         return tuple(results)
 
     @contextmanager
@@ -193,11 +199,8 @@ class Rank:
         return self.communicator.all_gather(outcome)
 
     def call(self, step: messages.Call) -> messages.Results | None:
-        try:
-            bound = self._bound[step.function]
-        except KeyError:
-            bound = self._bind(step)
-        if bound.step is not step:
+        bound = self._bound.get(step.function)
+        if bound is None or bound.step is not step:
             bound = self._bind(step)
         program = bound.program
         batch = step.batch

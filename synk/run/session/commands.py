@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import attrgetter
 from typing import Any
 
 from synk.run.rank.failures import raise_failures
@@ -23,7 +22,6 @@ from synk.transport.processes.signals import hold_signals
 from synk.values import messages
 from synk.values.errors import LinkLost, MachineLost, SynkStateError, SynkTimeout, WorkerDied
 
-RESULTS = attrgetter("results")
 NOTHING = "no command"
 REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
 INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
@@ -74,8 +72,7 @@ class Commands:
         return self._turns.take(label, self._begin, self._end)
 
     def _begin(self) -> None:
-        if self._broken is not None:
-            self.check_usable()
+        self.check_usable()
         self._deadline = self._turns.deadline()
 
     def _end(self) -> None:
@@ -85,8 +82,7 @@ class Commands:
             if self._workers.show_output is not None:
                 self._workers.show_output()
         finally:
-            if self._released:
-                self._flush()
+            self._flush()
 
     def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
         """Run steps on all ranks as one command.
@@ -116,8 +112,7 @@ class Commands:
         mine: tuple[Any, ...] = ()
         error: BaseException | None = None
         try:
-            if self._broken is not None:
-                self.check_usable()
+            self.check_usable()
             if self._channel.waiting:  # an exception has come, and the replies were not taken in
                 self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
                 self.check_usable()
@@ -127,8 +122,7 @@ class Commands:
                 mine = rank.run(command)
             except BaseException as caught:
                 error = caught
-            if self._broken is not None:
-                self.check_usable()
+            self.check_usable()
             replies = self._channel.collect() if error is None else self._collect(error)
         except BaseException:  # a signal handler may raise between any two lines
             if self._turns.closed:  # by another thread, which did not wait for the end of this
@@ -147,7 +141,7 @@ class Commands:
                 raise
             finally:
                 error = None  # its traceback refers to this frame: a cycle, which lives on for long
-        return list(zip(mine, *map(RESULTS, replies), strict=True))
+        return list(zip(mine, *[reply.results for reply in replies], strict=True))
 
     def _collect(self, error: BaseException) -> list[messages.Reply]:
         """Wait for all replies, but only a moment if a signal handler's exception has ended rank 0's part."""

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from os import getpid
 from sys import _getframe
 from types import FrameType
 
@@ -22,11 +21,14 @@ MESSAGE = "a message to the workers"  # where something is made or dropped betwe
 
 
 class Turns:
-    """The lock of a run, the call that has it, and the seconds that a command has; None for no deadline."""
+    """The lock of a run, and the call that has it.
+
+    Commands have ``timeout`` seconds, or as many as they take, where a thread has not set others.
+    """
 
     def __init__(self, timeout: float | None = None):
-        self.label: str | None = None  # what the thread that has the lock is about
-        self.frame: FrameType | None = None  # the one that took the turn
+        self.label: str | None = None  # the call of the thread that has the lock
+        self.frame: FrameType | None = None  # of the code that made this call
         self.lock = threading.RLock()
         self.is_owned = self.lock._is_owned  # type: ignore[attr-defined]  # threading.Condition asks so, too
         self.kept = False  # the thread that has the lock keeps it from call to call
@@ -53,8 +55,8 @@ class Turns:
     def is_inside(self) -> bool:
         """Return whether this thread is inside a call.
 
-        An exception of a signal handler may come in the middle of leaving: then there is a turn that nobody
-        has any more, as the frame that took it is gone.
+        Where a signal handler has raised while a call was ending, its label may have stayed; the frame that
+        took the turn is not on the stack any more then, so this thread is outside.
         """
         if self.label is None or not self.is_owned():
             return False
@@ -141,7 +143,7 @@ class Timeouts(threading.local):
 class Turn:
     """A context in which one call has the run to itself.
 
-    Written out as a class: a generator's context takes three times as long.
+    It can be entered again and again. A class, since a generator's context can be entered once only.
     """
 
     __slots__ = ("_begin", "_end", "_label", "_turns")
@@ -154,11 +156,10 @@ class Turn:
 
     def __enter__(self) -> None:
         turns, label = self._turns, self._label
-        if turns.closed or getpid() != turns.pid:
-            turns.check_open(label)
-        if turns.label is not None and turns.is_inside():
+        turns.check_open(label)
+        if turns.is_inside():
             raise turns.refusal(label)
-        if turns.kept or not turns.is_owned():  # as it is where a turn was left in part only
+        if turns.kept or not turns.is_owned():  # it is owned where an exception came before the release
             turns.lock.acquire()
         try:
             if turns.closed:  # while this thread waited

@@ -69,9 +69,7 @@ class MasterChannel:
             return
         self.torn = False
         # Now it may be read: a worker that nobody rings for looks up in a moment.
-        for rank, sleeping in mailbox.sleepers:
-            if mailbox.words[sleeping]:
-                mailbox.ring(rank)
+        mailbox.wake()
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         if not self._ends:

@@ -55,7 +55,7 @@ class Mailbox:
     def write(self, number: int, payload: bytes, frames: int = 0) -> None:
         """Put a message into the box; a payload that is there already stays."""
         words = self.words
-        if payload is not self._payload and payload != self._payload:
+        if payload != self._payload:
             self.area[: len(payload)] = payload
             words[NBYTES] = len(payload)
             words[EDITION] += 1
@@ -81,11 +81,7 @@ class LastSteps(NamedTuple):
 
 
 class MasterPost:
-    """The master's side, which spins for replies before it sleeps, if ``spins``.
-
-    ``sleepers`` are the workers, and where in ``words`` it says that they sleep: then they wait for
-    ``ring(rank)``.
-    """
+    """The master's side, which spins for replies before it sleeps, if ``spins``."""
 
     def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
         self._command, *self._replies = mailboxes.boxes
@@ -96,15 +92,13 @@ class MasterPost:
         self._number = 0
         self._workers = list(range(1, control.n_ranks))
         self._missing: list[int] = []  # ranks whose replies have not been seen
-        self.words, self.ring = control.words, bells.ring
-        self.sleepers = [(rank, control.index(rank, SLEEPING)) for rank in self._workers]
 
     def fileno(self) -> int:
         """Descriptor that becomes readable when a reply has come to a sleeping master."""
         return self._bells.fileno(0)
 
     def send(self, command: messages.Command, payload: bytes, frames: int) -> bool:
-        """Put a command into the box, unless it is too long; workers that sleep are not woken up.
+        """Put a command into the box, unless it is too long; workers that sleep are to be woken up by `wake`.
 
         ``payload`` is that of its steps.
         """
@@ -117,6 +111,12 @@ class MasterPost:
         words[START], words[STOP] = command.start, command.stop
         self._command.write(command.number, payload, frames)
         return True
+
+    def wake(self) -> None:
+        """Ring for the workers that sleep."""
+        for rank in self._workers:
+            if self._control.get(rank, SLEEPING):
+                self._bells.ring(rank)
 
     def spun(self) -> bool:
         """Look for replies for a moment; return whether all are there, and `arrived` has told of none."""
@@ -149,7 +149,7 @@ class MasterPost:
 
     def replies(self) -> list[messages.Reply]:
         """Return the replies of all workers, once all have arrived."""
-        return list(map(_reply, self._replies))
+        return [_reply(box) for box in self._replies]
 
     def sleep(self, asleep: bool) -> None:
         """Say whether the next reply must ring."""
@@ -159,7 +159,7 @@ class MasterPost:
 
 
 def _reply(box: Mailbox) -> messages.Reply:
-    return decode_reply(box.area[: box.words[NBYTES]])
+    return decode_reply(box.content())
 
 
 class WorkerPost:
