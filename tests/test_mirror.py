@@ -39,7 +39,7 @@ PROMISES = {
     "ops/test_norms_in_torch.py": "normalisation and cross-entropy have torch's numbers",
     "run/arrays/test_many_variables.py": "thousands of small variables cost as much as few",
     "run/functions/test_batch_s.py": "`batch_s` selects rows of sliceable variables on every rank",
-    "run/functions/test_call_overhead.py": "a repeated call takes few calls of Python functions",
+    "run/functions/test_call_overhead.py": "a repeated call sends one command and makes nothing anew",
     "run/functions/test_fingerprint.py": "a fingerprint tells graphs apart, and no process",
     "run/functions/test_profile.py": "functions are profiled and debugged on all ranks",
     "run/functions/test_random_calls.py": "calls in any order have the numbers of NumPy",
