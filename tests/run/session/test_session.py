@@ -250,6 +250,7 @@ def blas_threads():
     return max(entry["num_threads"] for entry in threadpoolctl.threadpool_info())
 
 
+@pytest.mark.filterwarnings("ignore:fork. threads=")  # this machine may have fewer cores
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_limits_every_rank_and_close_lifts_the_limit(ranks, threads):
     before, variable = blas_threads(), os.environ.get("OMP_NUM_THREADS")
