@@ -121,10 +121,12 @@ def echo():
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        while theirs.send(theirs.recv(1)):
-            pass
-        os._exit(0)
+        try:
+            ours.close()
+            while theirs.send(theirs.recv(1)):
+                pass
+        finally:
+            os._exit(0)
     theirs.close()
     try:
         yield lambda: (ours.send(b"x"), ours.recv(1))

@@ -160,12 +160,15 @@ def run(script, *arguments):
 def test_calls_are_compared_with_another_checkout(module, monkeypatch):
     calls = module("calls")
     monkeypatch.setattr(
-        calls, "run", lambda checkout, ranks: {"a call": 1e-5 if checkout == calls.HERE else 2e-5}
+        calls,
+        "run",
+        lambda checkout, ranks: {"a call": 1e-5 if checkout == calls.HERE else 2e-5, calls.ROUND_TRIP: 4e-6},
     )
     options = calls.argparse.Namespace(ranks=2, rounds=3)
     table = calls.table({"here": calls.HERE, "there": Path("elsewhere")}, options, busy=False)
     assert "| a call" in table
     assert "0.50 (0.50–0.50)" in table
+    assert "2.50" in table  # round trips
 
 
 def test_every_kind_of_call_is_measured():
