@@ -46,9 +46,9 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 	    --synthetic 256 --epochs 2
 
 # `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
-# benchmarks, manifests, faults at random, notebooks, and tests of what tests use.
-LATER := $(addprefix tests/,benchmarks deploy gpu support tools/bench run/launch/test_fork_source.py survival/test_notebooks.py \
-    survival/test_soak.py)
+# benchmarks, manifests, wheels, faults at random, notebooks, the doctor, and tests of what tests use.
+LATER := $(addprefix tests/,benchmarks deploy gpu support tools/bench tools/doctor run/launch/test_fork_source.py \
+    run/on_machines/test_joined.py survival/test_notebooks.py survival/test_soak.py test_wheel.py)
 
 # Three files at a time: a test that waits leaves its core to another. Files whose tests are scripts take longest, and
 # come first; a file's tests share what they fork and compile, and stay together.

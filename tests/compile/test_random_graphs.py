@@ -352,6 +352,7 @@ few_graphs = settings(
 
 @given(recipe=recipes)
 @few_graphs
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["host", slow("device")])
 def test_random_graphs_in_16_bits_keep_to_the_definitions(side, device, recipe):
     """Every node is checked by itself; the results have the dtypes and shapes of float32's."""
@@ -396,7 +397,7 @@ NAMES = [
     *("unfused", pytest.param("fused", marks=needs_compiler), slow("device")),
     pytest.param("kernels", marks=needs_emulator),
     pytest.param("cupy", marks=[*TWIN_ON_A_GPU, pytest.mark.soak]),  # many kernels to compile
-    *("debug", "narrow", slow("narrow device")),
+    *(slow("debug"), "narrow", slow("narrow device")),
 ]
 
 

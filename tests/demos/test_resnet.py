@@ -231,6 +231,7 @@ def test_broken_file_is_named(module, ranks, photographs):
         function(np.arange(len(files.paths)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [(), ("empty class",)], ids=["nothing", "an empty class"])
 def test_folder_without_images_is_refused(inside, tmp_path, needs_extras):
     for name in inside:
@@ -240,6 +241,7 @@ def test_folder_without_images_is_refused(inside, tmp_path, needs_extras):
     assert done.stderr.startswith(f"{tmp_path} has no folder with images (.jpeg, .jpg, .png) in it")
 
 
+@pytest.mark.slow
 def test_missing_pillow_is_named_with_the_extra(tmp_path, needs_extras):
     done = start_without("PIL", TRAIN, "--ranks=2", *SMALL, "--image-dir", tmp_path)
     assert done.returncode == 1

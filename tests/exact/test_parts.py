@@ -14,7 +14,7 @@ from synk.exact.definition import define
 from synk.exact.parts import cut
 from synk.exact.results import exact_definition
 
-module_ranks = runs_of(1, 3)
+module_ranks = runs_of(3, later=[1])
 
 RNG = np.random.default_rng(8)
 X, Y, WEIGHTS = RNG.normal(size=(11, 2)), RNG.normal(size=11), RNG.uniform(0.5, 2, size=11)

@@ -389,6 +389,7 @@ def test_steps_without_batch_norm_equal_those_of_one_process(module_ranks):
         np.testing.assert_allclose(mine.get_value(), expected.get_value(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_network_learns_by_heart(module_ranks):
     """With all that there is: residual blocks, dropout, running statistics, a schedule."""
     x, y = images("float32"), pt.lvector("y")

@@ -196,6 +196,7 @@ print(f(np.zeros(3, "float32")).tolist(), flush=True)
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_two_processes_race_for_one_kernel(tmp_path):
     environment = os.environ | {"SYNK_CACHE": str(tmp_path)}
     racers = [
@@ -291,6 +292,7 @@ def test_a_temporary_folder_that_cannot_be_used_lets_graphs_run_in_python(tmp_pa
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_folders_that_nothing_may_run_from_serve_as_well(tmp_path):
     allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
     if not allowed:
@@ -358,6 +360,7 @@ print(calls(5))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other rules")
 def test_memory_of_large_arrays_is_met_again_in_the_next_call():
     environment = {

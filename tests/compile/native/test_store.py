@@ -81,6 +81,7 @@ def two_that_wait(tmp_path, start):
     return first, *others
 
 
+@pytest.mark.slow
 def test_one_process_compiles_and_the_others_wait(tmp_path, crowd):
     crowd = two_that_wait(tmp_path, crowd)
     (tmp_path / "go").touch()
@@ -88,6 +89,7 @@ def test_one_process_compiles_and_the_others_wait(tmp_path, crowd):
     assert starts(tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_the_others_compile_when_the_one_is_killed(tmp_path, crowd):
     first, *others = two_that_wait(tmp_path, crowd)
     first.kill()

@@ -55,6 +55,7 @@ def test_no_outputs():
     assert emit(FunctionGraph([x], [], clone=False), np)(np.ones(3)) == ()
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_nodes_needs_no_recursion():
     x = pt.vector("x")
     y = x

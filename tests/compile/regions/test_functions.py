@@ -268,6 +268,7 @@ def test_nothing_is_kept_of_a_call():
     assert sys.getrefcount(big) == count
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_call_that_fails():
     x, i = pt.matrix("x"), pt.lvector("i")
     function = compiled([x, i], [x.T.reshape((-1,)) * 2, (x * 2)[i].sum()])

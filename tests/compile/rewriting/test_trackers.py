@@ -13,6 +13,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import OpToRewriterTracker
 
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.rewriting.trackers import lasting_trackers
 
@@ -48,7 +49,9 @@ def counted():
     return Counter(kind for one in gc.get_objects() for kind in KINDS if issubclass(type(one), kind))
 
 
-@pytest.mark.parametrize("graph", [fused, looped_gradient, inside], ids=lambda graph: graph.__name__)
+@pytest.mark.parametrize(
+    "graph", [fused, slow(looped_gradient), slow(inside)], ids=lambda graph: graph.__name__
+)
 def test_graphs_that_differ_leave_nothing(graph):
     def use(numbers):
         for number in numbers:

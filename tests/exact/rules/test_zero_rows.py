@@ -122,6 +122,7 @@ def test_ranks_without_rows_give_the_values_of_one_process(family):
         check(f(rows(count)), plain(rows(count)))
 
 
+@pytest.mark.slow
 def test_empty_selections_of_ranks_give_the_values_of_one_process():
     held = pytensor.shared(np.zeros((0, 3)), name="held")
     synk.scatter(held, rows(9))

@@ -81,6 +81,7 @@ def test_a_training_goes_on_with_the_bits_of_an_undisturbed_one(ranks, tmp_path,
     assert len(expected[0]) == 4
 
 
+@pytest.mark.slow
 def test_losses_are_equal_on_other_numbers_of_ranks_from_the_middle_of_epochs(ranks, tmp_path):
     ranks(1)
     expected, *_ = train(make())
@@ -94,6 +95,7 @@ def test_losses_are_equal_on_other_numbers_of_ranks_from_the_middle_of_epochs(ra
         assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_streams_are_dealt_anew_on_other_numbers_of_ranks(ranks, tmp_path):
     ranks(2)
     train(make(noise=True), tmp_path, stop=3)

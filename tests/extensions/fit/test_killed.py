@@ -64,6 +64,7 @@ def kill_and_start_again(folder, undisturbed, seed, kills):
     return killed
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_at_random_moments_ends_with_the_same_bits(tmp_path, undisturbed):
     assert kill_and_start_again(tmp_path, undisturbed, seed=1, kills=4) > 0
 

@@ -140,6 +140,7 @@ def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_s
     assert history.recoveries[0]["step"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [slow(0.01), 1e9])  # now and then, or after every step
 def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_it_is_saved(
     ranks, tmp_path, monkeypatch, share

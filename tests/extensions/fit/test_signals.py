@@ -49,6 +49,7 @@ def undisturbed(tmp_path_factory):
     return result_in(folder)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_end_exits_with_0_and_goes_on_when_it_is_started_again(tmp_path, undisturbed):
     """All processes of the job get the signal, as schedulers send it."""
     chance, told, steps = random.Random(1), 0, 0

@@ -107,6 +107,7 @@ def test_variables_of_a_function_travel_in_one_message(variables, sent):
     np.testing.assert_array_equal(synk.get_value(1, variables[49]), VALUES[49])
 
 
+@pytest.mark.slow
 def test_training_of_many_parameters_takes_few_messages(sent):
     parameters = [pytensor.shared(np.float64(n), name=f"p{n}") for n in range(50)]
     loss = sum((p - 1) ** 2 for p in parameters)

@@ -20,7 +20,7 @@ from support.processes.of_rank import runs_of
 N_EXAMPLES = int(os.environ.get("RANDOM_CALLS", 0))
 REDUCED = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}
 
-module_ranks = runs_of(1, 2, 3)
+module_ranks = runs_of(3, later=[1, 2])
 
 
 def values(length, seed):

@@ -14,6 +14,7 @@ from synk.transport.processes.signals import hold_signals
 pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
 
+@pytest.mark.slow
 def test_a_fork_that_runs_out_of_descriptors_leaves_nothing():
     in_world(
         """
@@ -44,6 +45,7 @@ assert held() == before, (held(), before)
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_fork_leaves_nothing():
     in_world(
         """

@@ -48,6 +48,7 @@ print("started")
 """
 
 
+@pytest.mark.slow
 def test_a_start_at_which_others_do_not_reach_each_other_is_given_up_and_another_succeeds():
     job = launch_here(3, [sys.executable, "-c", APART], {})
     done = subprocess.run(job.command, env=job.environment, stdout=-1, stderr=-1, text=True, timeout=SECONDS)

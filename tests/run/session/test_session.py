@@ -406,6 +406,7 @@ def test_a_value_that_cannot_travel_is_refused_and_the_run_goes_on(ranks):
     assert summing()(np.ones(4)) == 4
 
 
+@pytest.mark.slow
 def test_a_graph_of_thousands_of_nodes_travels(ranks):
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)  # PyTensor itself may recurse; pickle in C would not survive it

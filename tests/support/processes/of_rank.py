@@ -7,6 +7,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
+from support.slow import slow
 
 
 class OfRank(Op):
@@ -43,12 +44,16 @@ def same_on_all(variable, n_ranks):
     return values[0]
 
 
-def runs_of(*numbers):
-    """Return the fixture ``module_ranks`` of a module that runs wholly on so many ranks, and on so many."""
+def runs_of(*numbers, later=()):
+    """Return the fixture ``module_ranks`` of a module that runs wholly on so many ranks, and on so many.
+
+    `make test` leaves those of ``later`` to `make test-all`.
+    """
 
     def module_ranks(request):
         yield synk.fork(request.param)
         synk.close()
 
-    ids = [f"{number} ranks" if number > 1 else "1 rank" for number in numbers]
-    return pytest.fixture(module_ranks, scope="module", params=numbers, ids=ids, autouse=True)
+    ids = [f"{number} ranks" if number > 1 else "1 rank" for number in (*numbers, *later)]
+    params = [*numbers, *map(slow, later)]
+    return pytest.fixture(module_ranks, scope="module", params=params, ids=ids, autouse=True)

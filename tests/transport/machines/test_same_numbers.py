@@ -80,6 +80,7 @@ def same_numbers(found, expected, but=()):
             np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_one_process_has_the_numbers_of_three_ranks(rows, tmp_path, three_ranks):
     subprocess.run(words(rows, tmp_path / "out.npz", n_parallel=1), check=True, timeout=SECONDS)
     same_numbers(three_ranks, read(tmp_path / "out.npz"), OF_RANKS)
@@ -100,6 +101,7 @@ def test_a_script_that_forks_over_hosts_has_the_numbers_of_one_machine(rows, tmp
     assert hosts.left("h1") == hosts.left("h2") == []
 
 
+@pytest.mark.slow
 def test_a_script_that_mpirun_starts_has_the_numbers_of_one_machine(request, rows, tmp_path, three_ranks):
     assert not NO_MPI, f"several machines cannot be tested without MPI: {NO_MPI}"
     one, two = (words(rows, tmp_path / "out.npz", n_parallel=n) for n in (1, 2))

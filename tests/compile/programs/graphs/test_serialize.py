@@ -130,6 +130,7 @@ def test_random_variables():
     assert b.owner is a.owner
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_nodes_needs_no_recursion():
     x, y = chain(5 * sys.getrecursionlimit())
     _, (copy,) = round_trip([x], [y])

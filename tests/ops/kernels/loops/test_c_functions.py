@@ -130,6 +130,7 @@ def test_a_text_that_does_not_compile_is_an_error(tmp_path):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("file", ["batch_norm", "pool", "layer_norm", "cross_entropy"])
 def test_other_instruction_sets_are_served(tmp_path, file, dtype):

@@ -75,6 +75,7 @@ def test_a_child_computes_after_its_parent_did(environment):
     assert done.stdout.split() == ["child", "0"], done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_child_computes_while_another_thread_of_its_parent_does():
     done = script(
         """
