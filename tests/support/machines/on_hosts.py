@@ -20,11 +20,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Let modules that run on any number of ranks run on so many, and ranks of a busy machine wait."""
-    config.addinivalue_line("filterwarnings", "ignore:.* is keeping the others waiting:synk.SynkWarning")
+    """Let modules that run on any number of ranks run on so many."""
     ranks, runs_of = config.getoption("--ranks"), of_rank.runs_of
     if ranks is not None:
-        of_rank.runs_of = lambda *numbers: runs_of(ranks * len(names(config)))
+        of_rank.runs_of = lambda *numbers, later=(): runs_of(ranks * len(names(config)))
 
 
 def pytest_collection_modifyitems(config, items):
