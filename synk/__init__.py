@@ -128,7 +128,6 @@ def fork(
     hosts: str | _PathLike[str] | _Sequence[str] | None = None,
     interface: str | None = None,
     bind: str = "none",
-    undeclared: str = "exact",
     memory_limit: float | None = None,
     precision: str | None = None,
     cuda_graphs: bool = False,
@@ -163,11 +162,6 @@ def fork(
         The CPUs that each rank is bound to, this process included until `close`: cores of its own, or those
         of a NUMA node; `topology` shows them. Ranks that are more than the cores share them, with a
         `SynkWarning`.
-    undeclared : {"exact", "warn"}
-        What outputs and updates without an operation are: by default the values of one process, for which
-        ranks meet inside the graph where that needs it. "warn" makes them what they were before: averages of
-        what each rank computes from its own rows, and updates that each rank makes for itself, with a
-        `SynkWarning` for each function of which that is known to be something else. It will be removed.
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
         0.9. This and the following three are errors on cores.
@@ -202,7 +196,6 @@ def fork(
         n_parallel,
         device,
         timeout,
-        undeclared,
         hosts,
         interface,
         threads=threads,

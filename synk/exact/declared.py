@@ -123,12 +123,9 @@ def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) ->
 
 
 def judge(
-    relation: Relation, growth: Growth, mode: str | None, result: Variable | None = None
+    relation: Relation, growth: Growth, mode: str, result: Variable | None = None
 ) -> tuple[str, str | None] | None:
-    """Return why an operation does not give the value of one process, and which one does; None if it may.
-
-    ``mode`` None is that of an update, which each rank makes for itself.
-    """
+    """Return why an operation does not give the value of one process, and which one does; None if it may."""
     if growth.apart:
         return "it is computed from a sum over all rows, of which each rank adds up its own only", None
     if isinstance(rows := as_rows(relation), Rows):
@@ -144,7 +141,7 @@ def judge(
     if relation == SUM or isinstance(relation, Count):
         return of_degrees(growth.degrees, mode)
     if relation == SAME and not growth.total:
-        if growth.degrees == {0} and mode in (None, "min", "max"):
+        if growth.degrees == {0} and mode in ("min", "max"):
             return None
         if growth.degrees == {0} and mode != "avg":
             return f"every rank has the same, and {mode!r} counts it once for each rank", "avg"
@@ -172,7 +169,7 @@ def is_one(variable: Variable) -> bool:
     return isinstance(variable, Constant) and bool((variable.data == 1).all())
 
 
-def of_degrees(degrees: frozenset[int] | None, mode: str | None) -> tuple[str, str | None] | None:
+def of_degrees(degrees: frozenset[int] | None, mode: str) -> tuple[str, str | None] | None:
     """Return as `judge` of a value that grows with the number of rows by these degrees."""
     if degrees is None:
         return None if mode in ("avg", "sum") else ("it is a part of a sum over rows", None)

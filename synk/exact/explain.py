@@ -112,8 +112,6 @@ class Explanation:
             elif update.mode is not UNDECLARED:
                 text = f"declared {update.mode!r} over slices of what each rank computes from its own rows"
                 text += self._met(made.value)
-            elif not made.exact:
-                text = 'by fork(undeclared="warn") what each rank computes from its own rows'
             else:
                 text = self._same(made.value, update.value)
             yield Told("update", f"of {describe(update.variable)}", text, place_of(update.value.owner))
@@ -125,11 +123,6 @@ class Explanation:
             )
         if mode in COMBINED:
             return COMBINED[mode] + self._met(value)
-        if mode == "avg":
-            relation = self._relation(variable)
-            if isinstance(relation, Own):
-                return f"declared each rank's own by {relation.why}; averaged over rows"
-            return 'by fork(undeclared="warn") the average over ranks, weighted by their rows'
         return self._same(value, variable)
 
     def _same(self, value: Variable, written: Variable) -> str:

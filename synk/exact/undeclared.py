@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from synk.exact.declared import warn_of_declared, warn_of_sums, warn_of_updates
 from synk.exact.definition import Definition
-from synk.exact.each_rank import of_each_rank, warn_of_undeclared
 from synk.exact.results import exact_definition, stated
 
 
-def computed(written: Definition, undeclared: str) -> Definition:
-    """Return the definition that each rank computes; ``undeclared`` is that of `synk.fork`.
+def computed(written: Definition) -> Definition:
+    """Return the definition that each rank computes.
 
     Raises TypeError or ValueError, naming the result, if it has no value without an operation.
     """
     warn_of_updates(written)
-    said = stated(written)
-    return exact_definition(said) if undeclared == "exact" else of_each_rank(said)
+    return exact_definition(stated(written))
 
 
-def warn_of_results(written: Definition, undeclared: str) -> None:
+def warn_of_results(written: Definition) -> None:
     """Warn of results that several ranks are known to have otherwise than one process."""
-    (warn_of_declared if undeclared == "exact" else warn_of_undeclared)(written)
+    warn_of_declared(written)
     warn_of_sums(written)

@@ -16,7 +16,6 @@ from synk.exact.collectives.collectives import all_reduce
 from synk.exact.collectives.marks import addend
 from synk.exact.declared import misdeclared, sums_of_equals
 from synk.exact.definition import define
-from synk.exact.each_rank import of_each_rank
 from synk.exact.undeclared import computed, warn_of_results
 
 N_ROWS, N_RANKS = 11, 3
@@ -187,35 +186,13 @@ def test_a_sum_over_ranks_of_what_all_have_alike_is_warned_of():
     with pytest.warns(
         synk.SynkWarning, match="'f' adds up over ranks what all of them have alike: all_reduce.'same'"
     ):
-        warn_of_results(definition, "exact")
+        warn_of_results(definition)
     of_parts = [
         all_reduce(x.sum()),
         all_reduce(same, "avg"),
         all_reduce(w),
     ]  # ranks may have other values of w
     assert sums_of_equals(define("f", [x], of_parts, bcast_inputs=[same])) == []
-
-
-def test_without_operations_each_rank_may_go_on_as_before():
-    count = pytensor.shared(np.asarray(0), name="count")
-    of_ranks = of_each_rank(defined([x.mean(), (x.sum(), "sum")], [(w, w + x.sum(0)), (count, count + 1)]))
-    assert of_ranks.output_modes == ("avg", "sum")
-    assert [(update.mode, update.exact) for update in of_ranks.updates] == [("avg", False), (None, False)]
-    with pytest.raises(TypeError, match=r"output 0 .* int64, which has no .avg."):
-        of_each_rank(defined([x.shape[0]]))
-
-
-def test_going_on_as_before_warns_once_for_a_function_of_all_that_differs():
-    count = pytensor.shared(np.asarray(0), name="count")
-    wrong = defined([x.mean(), x.sum()], [(w, w + x.sum(0)), (count, count + 1)])
-    with pytest.warns(synk.SynkWarning) as said:
-        warn_of_results(wrong, "warn")
-    (text,) = [str(one.message) for one in said]
-    assert "output 1 " in text
-    assert "the update of 'w'" in text
-    assert "output 0" not in text
-    assert "'count'" not in text
-    warn_of_results(defined([x.mean()], [(count, count + 1)]), "warn")
 
 
 # --- with ranks ----------------------------------------------------------------------------------------
@@ -240,23 +217,6 @@ def test_a_function_warns_once_at_the_line_that_builds_it():
         assert f.output_modes == ["avg", "sum"]
 
 
-def test_ranks_go_on_as_before_if_fork_says_so():
-    total = pytensor.shared(np.zeros(3), name="total")
-    with run(2, undeclared="warn"):
-        with pytest.warns(synk.SynkWarning, match="undeclared"):
-            f = synk.function([x], [x.mean(), x.sum()], updates=[(total, x.sum(0))])
-        mean, each_sum = f(np.ones((5, 3)))
-        assert mean == 1
-        assert np.isclose(each_sum, (3 * 9 + 2 * 6) / 5)
-        assert [row.tolist() for row in synk.gather(total, nd_up=1)] == [[3] * 3, [2] * 3]
-
-
-def test_what_fork_may_say_is_checked_before_anything_starts():
-    with pytest.raises(ValueError, match=r"undeclared='once' is unknown; choose one of exact, warn"):
-        synk.fork(2, undeclared="once")
-    assert not synk.is_open()
-
-
 def test_a_part_of_an_update_that_counts_for_each_slice_is_told():
     total, other = (pytensor.shared(3.0, name=name) for name in ("total", "other"))
     sums = [total + x.sum(), total - addend(x.mean()), total, other + x.sum(), 1 + x.sum()]
@@ -266,9 +226,9 @@ def test_a_part_of_an_update_that_counts_for_each_slice_is_told():
             with pytest.warns(
                 synk.SynkWarning, match=f"update of 'total', declared '{mode}': .* for each slice"
             ):
-                computed(defined(None, [(total, new, mode)]), "exact")
+                computed(defined(None, [(total, new, mode)]))
     for new in (x.sum(), x.mean(), addend(x.mean()), total * x.sum()):  # warnings are errors
-        computed(defined(None, [(total, new, "sum")]), "exact")
-    computed(defined(None, [(total, x.prod() * x.prod(), "prod")]), "exact")
-    computed(defined(None, [(total, total + x.mean(), "avg")]), "exact")
-    computed(defined(None, [(total, total + x.sum())]), "exact")
+        computed(defined(None, [(total, new, "sum")]))
+    computed(defined(None, [(total, x.prod() * x.prod(), "prod")]))
+    computed(defined(None, [(total, total + x.mean(), "avg")]))
+    computed(defined(None, [(total, total + x.sum())]))

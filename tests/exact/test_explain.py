@@ -20,10 +20,10 @@ from synk.ops import batch_norm
 x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
 
 
-def said(outputs=None, updates=None, undeclared="exact", **options):
+def said(outputs=None, updates=None, **options):
     inputs = options.pop("inputs", [x, y])
     definition = define("f", inputs, outputs, updates=updates, on_unused_input="ignore", **options)
-    return explain(definition, computed(definition, undeclared))
+    return explain(definition, computed(definition))
 
 
 def test_functions_tell_which_rows_they_gather(ranks):
@@ -67,7 +67,7 @@ def test_inserted_collectives_are_built_by_the_line_whose_value_they_complete():
     total = y.sum()
     largest = pt.sort(y)[-1]
     definition = define("f", [x, y], [pt.sqrt(mean), pt.log(total), largest])
-    nodes = topological(computed(definition, "exact").outputs)
+    nodes = topological(computed(definition).outputs)
     joined, gathered = sorted(
         (node for node in nodes if isinstance(node.op, CollectiveOp)), key=lambda node: -len(node.inputs)
     )
@@ -158,14 +158,6 @@ def test_statistics_of_one_rank_are_named_as_a_declaration():
         "output 0: declared each rank's own by batch_norm(all_ranks=False)"
         in said([mean], inputs=[images])[1]
     )
-
-
-@pytest.mark.filterwarnings("ignore::synk.SynkWarning")
-def test_what_goes_on_as_before_says_so():
-    w = pytensor.shared(np.zeros(3), name="w")
-    lines = said([x.sum()], [(w, x.sum(0))], undeclared="warn")
-    assert 'by fork(undeclared="warn") the average over ranks, weighted by their rows' in lines[1]
-    assert 'by fork(undeclared="warn") what each rank computes from its own rows' in lines[2]
 
 
 def test_a_sequence_tells_of_each_function_and_collective_in_turn(module_ranks, capsys):

@@ -189,13 +189,6 @@ def _checked_count(name: str, value: Any) -> int:
     return number
 
 
-def checked_undeclared(undeclared: Any) -> str:
-    """Return the treatment of undeclared results; raise ValueError if there is none of that name."""
-    if undeclared not in ("exact", "warn"):
-        raise ValueError(f"undeclared={undeclared!r} is unknown; choose one of exact, warn")
-    return undeclared
-
-
 def checked_timeout(seconds: Any) -> float | None:
     """Return a number of seconds, or None for no deadline.
 

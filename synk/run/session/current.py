@@ -16,7 +16,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.run.arrays.per_rank import Since, left_since
 from synk.run.device import Devices
-from synk.run.launch.fork_arguments import checked_devices, checked_timeout, checked_undeclared, completed
+from synk.run.launch.fork_arguments import checked_devices, checked_timeout, completed
 from synk.run.launch.fork_source import ForkSource
 from synk.run.on_machines.job import Jobs
 from synk.run.session.session import Session
@@ -90,7 +90,6 @@ def _fork(
     n_parallel: int | None,
     device: str | None,
     timeout: float | None,
-    undeclared: str,
     hosts: Any,
     interface: str | None,
     **options: Any,
@@ -100,7 +99,7 @@ def _fork(
     if _turns is not None:
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
-    seconds, rule = checked_timeout(timeout), checked_undeclared(undeclared)
+    seconds = checked_timeout(timeout)
     n_parallel, hosts, interface = completed(n_parallel, hosts, interface)
     devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
@@ -114,7 +113,7 @@ def _fork(
             jobs = _jobs(hosts, n_parallel, devices, interface)
             _turns = Turns(seconds)
             try:
-                _session = Session(devices, _turns, _source, rule, jobs)
+                _session = Session(devices, _turns, _source, jobs)
             except BaseException:
                 _turns = None
                 raise

@@ -60,10 +60,8 @@ class Session:
         devices: Devices,
         turns: Turns,
         source: ForkSource,
-        undeclared: str = "exact",
         jobs: Jobs | None = None,
     ):
-        self._undeclared = undeclared  # as of `synk.fork`
         self.on_gpus, self.on_machines = bool(devices.gpus), jobs is not None
         self._turns = turns
         self._commands = commands = Commands(turns)
@@ -111,9 +109,9 @@ class Session:
         self._commands.check_usable()
         number = next(self.functions.numbers)
         written = define(name or f"function {number}", *args, **kwargs)
-        definition = computed(written, self._undeclared)
+        definition = computed(written)
         if self.n_ranks > 1:
-            warn_of_results(written, self._undeclared)
+            warn_of_results(written)
         made = GraphFunction(self, number, written, definition, check)
         self.functions.functions.add(made)
         return made
@@ -208,7 +206,7 @@ class Session:
             # Functions that one rank had alone become those of several, which meet in them.
             for function in list(self.functions.functions):
                 function.begin_anew()
-                warn_of_results(function.written, self._undeclared)
+                warn_of_results(function.written)
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 

@@ -20,13 +20,13 @@ def deal(fork, hosts, interface):
     """Return ``fork``, but of ranks on all hosts together; those too few for each to have one stay here."""
     started_jobs.CALL_SECONDS = START_SECONDS
 
-    def dealt(n_parallel, device, timeout, undeclared, given, network, **options):
+    def dealt(n_parallel, device, timeout, given, network, **options):
         n_ranks = n_parallel or max(2, len(hosts))
         if given is None and n_ranks >= len(hosts) and device in (None, "cpu"):
             sizes = [stop - start for start, stop in split(n_ranks, len(hosts))]
             given = ",".join(f"{host}:{size}" for host, size in zip(hosts, sizes, strict=True))
             n_parallel, network = None, interface
-        return fork(n_parallel, device, timeout, undeclared, given, network, **options)
+        return fork(n_parallel, device, timeout, given, network, **options)
 
     return dealt
 
