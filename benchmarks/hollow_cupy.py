@@ -130,7 +130,7 @@ def _named(log, run_whole):
 
 
 def _observed(log, mode):
-    return lambda device, observe=None, announcer=None: mode(device, observe or log.observe, announcer)
+    return lambda device, observe=None: mode(device, observe or log.observe)
 
 
 # --- libraries ---------------------------------------------------------------------------------------

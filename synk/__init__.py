@@ -131,7 +131,6 @@ def fork(
     memory_limit: float | None = None,
     precision: str | None = None,
     cuda_graphs: bool = False,
-    overlap: bool = False,
 ) -> int:
     """Start a run: fork one worker process for each rank but this one.
 
@@ -164,7 +163,7 @@ def fork(
         `SynkWarning`.
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
-        0.9. This and the following three are errors on cores.
+        0.9. This and the following two are errors on cores.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         The precision in which GPUs multiply float32 matrices: "tf32" is faster and keeps 10 bits of each
         factor. With "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays between products
@@ -173,10 +172,6 @@ def fork(
     cuda_graphs : bool
         Whether GPUs record the launches of a function, once it has been called a few times with the same
         shapes, and launch all of them together from then on. A warning says where that is impossible.
-    overlap : bool
-        Whether GPUs that are linked by NCCL exchange the finished parts of a gradient while they compute the
-        rest: in training steps of `synk.extensions.train`, and wherever a `sequence` all-reduces the vector
-        that the function before has joined.
 
     Returns
     -------
@@ -203,7 +198,6 @@ def fork(
         memory_limit=memory_limit,
         precision=precision,
         cuda_graphs=cuda_graphs,
-        overlap=overlap,
     )
 
 

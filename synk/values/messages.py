@@ -150,7 +150,6 @@ class Step:
 
     __slots__: tuple[str, ...] = ()
     phase: ClassVar[int] = COLLECTIVE  # what the rank is said to be doing meanwhile
-    may_begin_early: ClassVar[bool] = False  # while the function before it computes; of an all-reduce
 
     def run(self, rank: Any) -> Any:
         """Do a rank's part of it, and return what goes to the master."""

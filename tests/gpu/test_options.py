@@ -1,4 +1,4 @@
-"""The options of a fork on GPUs: recorded launches, parts of gradients, precision. As training on cores."""
+"""The options of a fork on GPUs: recorded launches, precision. As training on cores."""
 
 import pytest
 
@@ -14,11 +14,6 @@ def test_recorded_launches(gpu_stage, on_cores, n_ranks):
     found = gpu_stage.play("perceptron", n_ranks=n_ranks, n_steps=12, cuda_graphs=True)
     check(found, on_cores("perceptron", n_steps=12), n_ranks, rtol=1e-4)
     assert found["recorded"], "nothing was recorded"
-
-
-def test_parts_of_gradients_or_what_stands_in_for_them(gpu_stage, on_cores):
-    found = gpu_stage.play("perceptron", n_ranks=2, overlap=True)
-    check(found, on_cores("perceptron"), 2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ROUNDED)

@@ -139,12 +139,11 @@ class CudaDevice(Device):
         self._threads = threading.local()
         self.stream = None
 
-    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
+    def mode(self, observe: Any = None) -> Any:
         linker = self._linker(
             host_ops=self._host_ops,
             observe=observe,
             outputs=EITHER,
-            announcer=announcer,
             narrow=self._narrow,
         )
         return array_mode(linker)

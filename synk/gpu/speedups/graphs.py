@@ -1,6 +1,6 @@
 """CUDA graphs: launches of one GPU recorded, and launched again together.
 
-    Graphs.record(run) -> begin capture, run (cut: end and begin again), end -> (what run returned, replay)
+    Graphs.record(run) -> begin capture, run, end -> (what run returned, replay)
 
 What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
 them share it, as none has anything there while another runs.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -41,8 +41,7 @@ class Graphs:
     """Record launches in the stream of a GPU in which programs launch, as `captured` asks for.
 
     Recordings may take the fraction ``memory`` of the GPU's. ``lock`` is held while launches of the stream
-    are recorded: other threads launch nothing in it. ``recording`` tells, for its own thread, whether the
-    program that runs now is recorded.
+    are recorded: other threads launch nothing in it.
     """
 
     def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
@@ -52,12 +51,7 @@ class Graphs:
         self._pool = cupy.cuda.MemoryPool(self._allocate)
         self._pool.set_limit(fraction=memory)
         self.lock = threading.Lock()
-        self._parts: list[Callable[[], None]] | None = None  # of the present recording
         self._cublas: CublasHandle | None = None
-
-    @property
-    def recording(self) -> bool:
-        return self._parts is not None
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Return ``run()``, which leaves its memory in the pool of recordings."""
@@ -72,7 +66,6 @@ class Graphs:
         with self.lock, self._cupy.cuda.using_allocator(self._pool.malloc):
             if self._cublas is None:
                 self._cublas = CublasHandle(self._cupy)
-            parts = self._parts = []
             self._stream.begin_capture()
             try:
                 self._cublas.begin()
@@ -82,19 +75,8 @@ class Graphs:
                 with suppress(Exception):  # the recording was broken off: CUDA says so again
                     self._stream.end_capture()
                 raise
-            finally:
-                self._parts = None
-            parts.append(self._end())
-        return values, parts[0] if len(parts) == 1 else partial(_replay, parts)
-
-    def cut(self, action: Callable[[], None]) -> None:
-        """Run ``action`` in every replay, after everything that has been recorded so far."""
-        assert self._parts is not None, "only what is recorded can be cut"
-        self._parts += [self._end(), action]
-        self._stream.begin_capture()
-
-    def _end(self) -> Callable[[], None]:
-        return partial(self._stream.end_capture().launch, self._stream)
+            recorded = self._stream.end_capture()
+        return values, partial(recorded.launch, self._stream)
 
     def close(self) -> None:
         """Give back what no recording holds any more."""
@@ -110,11 +92,6 @@ class Graphs:
         memory = self._cupy.cuda.Memory(n_bytes)
         self._kept.append(memory)
         return self._cupy.cuda.MemoryPointer(memory, 0)
-
-
-def _replay(parts: Sequence[Callable[[], None]]) -> None:
-    for part in parts:
-        part()
 
 
 class CublasHandle:

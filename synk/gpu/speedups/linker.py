@@ -1,7 +1,6 @@
-"""The device and linker of programs that are recorded, and what these announce between graphs of a recording.
+"""The device and linker of programs that are recorded.
 
 RecordingDevice -> RecordingLinker -> Captured: the program, its launches repeated as one
-program -> finished -> a part of an all-reduce begins there? -> cut: graph, finished, graph, ...
 """
 
 from __future__ import annotations
@@ -9,20 +8,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
 
 from synk.compile import ArrayLinker
-from synk.compile.programs.passes.finish import Announcer
 from synk.compile.programs.text.program import Program
 from synk.compile.programs.text.transfer import overwritten
 from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.speedups.captured import Captured, obstacle
 from synk.gpu.speedups.graphs import Graphs
-from synk.gpu.speedups.overlapping import part_starts
 
 
 class RecordingDevice(CudaDevice):
@@ -41,7 +36,7 @@ class RecordingDevice(CudaDevice):
 class RecordingLinker(ArrayLinker):
     """Link a graph to a program whose launches are recorded; parameters behind the first as of `ArrayLinker`.
 
-    Programs whose nodes are observed are not recorded.
+    Programs whose nodes are observed, or that announce what is final, are not recorded.
     """
 
     def __init__(self, graphs: Graphs, *arguments: Any, **options: Any):
@@ -49,10 +44,9 @@ class RecordingLinker(ArrayLinker):
         self._graphs = graphs
 
     def _linked(self, fgraph, order, *storage) -> tuple[Program, Callable]:
-        if self.observe is not None:
+        if self.observe is not None or self.announcer is not None:
             return super()._linked(fgraph, order, *storage)
-        announcer = None if self.announcer is None else BetweenGraphs(self.announcer, self._graphs)
-        program = self._emitted(fgraph, order, given=(), fetched=(), announcer=announcer)
+        program = self._emitted(fgraph, order, given=(), fetched=(), announcer=None)
         reason = obstacle(program, fgraph)
         if reason is None:
             return program, self._captured(fgraph, program)
@@ -75,30 +69,3 @@ class RecordingLinker(ArrayLinker):
         """Write a value that was set on the host to where a recording reads it; it goes on then."""
         place = function.place(k) if isinstance(function, Captured) else None
         return super()._brought(function, k, overwritten(place, value))
-
-
-class BetweenGraphs:
-    """The announcer of a program that is recorded, which tells another in all calls and replays.
-
-    Python runs only when a program is recorded, so what is to be told at every replay has to stand between
-    two graphs. Each cut costs one more launch; where no part of an all-reduce becomes final, there is none.
-    """
-
-    def __init__(self, announcer: Announcer, graphs: Graphs):
-        self._announcer = announcer
-        self._graphs = graphs
-        self._starts: dict[Variable, int] = {}  # what was told last
-
-    def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
-        self._announcer.expect(variable, shape, dtype)
-
-    def finished(self, variable: Variable, array: Any, start: int) -> None:
-        if not self._graphs.recording:
-            self._announcer.finished(variable, array, start)
-            return
-        stop = self._starts.get(variable, 0)
-        if stop <= start:  # of an earlier recording
-            stop = array.size
-        if any(start <= first < stop for first in part_starts(array.size, array.dtype.itemsize)):
-            self._starts[variable] = start
-            self._graphs.cut(partial(self._announcer.finished, variable, array, start))

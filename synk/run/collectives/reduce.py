@@ -48,8 +48,6 @@ class AllReduceStep(Step):
     variables: tuple[int, ...]
     op: str
 
-    may_begin_early = True
-
     def run(self, rank: Rank) -> None:
         first, *others = of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
         if not others:  # of every training step: nothing is saved by meeting once

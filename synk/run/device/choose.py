@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
 
 from synk.compile.programs.text.transfer import NARROW, check_narrow
 from synk.gpu.device.cuda_device import CudaDevice
@@ -15,7 +14,6 @@ from synk.gpu.device.cupy_library import find_cupy, import_cupy, remedy
 from synk.gpu.device.probe import Gpu, Survey, survey
 from synk.run.device.cpu import CpuDevice, count_cores
 from synk.run.device.device import Device
-from synk.transport.comm import NcclCommunicator
 from synk.values.errors import CudaUnavailable, SynkWarning
 from synk.values.script_frames import stacklevel
 
@@ -42,9 +40,8 @@ class Devices:
         Fraction of each GPU's memory for all ranks on it together.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         As of `CudaDevice`.
-    gpu_device, communicator, rank : type
-        What drives a GPU, what connects ranks through NCCL, and the class of ranks so connected, None for the
-        usual one; `synk.gpu.speedups` has others.
+    gpu_device : type
+        What drives a GPU; `synk.gpu.speedups` has another.
     """
 
     n_ranks: int
@@ -53,8 +50,6 @@ class Devices:
     memory_limit: float = MEMORY_LIMIT
     precision: str | None = None
     gpu_device: type[CudaDevice] = CudaDevice
-    communicator: type[NcclCommunicator] = NcclCommunicator
-    rank: type[Any] | None = None
     bind: str = "none"
     asks_threads: bool = False
 

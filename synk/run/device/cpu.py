@@ -45,7 +45,7 @@ class CpuDevice(Device):
         if self._limits is not None:
             self._limits.restore_original_limits()
 
-    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
+    def mode(self, observe: Any = None) -> Any:
         return array_mode(ArrayLinker(observe=observe))
 
     def from_host(self, array: Any) -> Any:

@@ -35,11 +35,10 @@ class Device(ABC):
         """Give back what `activate` changed in this process."""
 
     @abstractmethod
-    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
+    def mode(self, observe: Any = None) -> Any:
         """Return the PyTensor Mode that compiles for this device: results stay where they are computed.
 
-        ``observe`` is put around every node of the programs, see `synk.compile.programs.emit`; ``announcer``
-        is told which parts of a flat vector are final; on cores nobody is.
+        ``observe`` is put around every node of the programs, see `synk.compile.programs.emit`.
         """
 
     @abstractmethod

@@ -55,7 +55,6 @@ def checked_devices(
     memory_limit: Any = None,
     precision: Any = None,
     cuda_graphs: Any = False,
-    overlap: Any = False,
     bind: Any = "none",
 ) -> Devices:
     """Return how many ranks there will be, and what they compute on.
@@ -84,15 +83,13 @@ def checked_devices(
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     if bind not in BIND:
         raise ValueError(f"bind={bind!r} is unknown; choose one of {', '.join(BIND)}")
-    for name, value in (("cuda_graphs", cuda_graphs), ("overlap", overlap)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}={value!r} is neither True nor False")
+    if not isinstance(cuda_graphs, bool):
+        raise TypeError(f"cuda_graphs={cuda_graphs!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
     of_gpus = {
         "memory_limit": memory_limit,
         "precision": None if precision == CORES_HAVE else precision,
         "cuda_graphs": cuda_graphs or None,
-        "overlap": overlap or None,
     }
     devices = replace(
         choose_devices(device, n_parallel, threads, fraction, precision),
@@ -102,11 +99,11 @@ def checked_devices(
     if not devices.gpus:
         _refuse_on_cores(of_gpus)
     _warn_of_few_cores(devices)
-    if cuda_graphs or overlap:
+    if cuda_graphs:
         # Here and nowhere else: what else there is does not read this folder, and works without it.
-        from synk.gpu.speedups import speed_up
+        from synk.gpu.speedups.linker import RecordingDevice
 
-        devices = speed_up(devices, cuda_graphs, overlap)
+        devices = replace(devices, gpu_device=RecordingDevice)
     return devices
 
 

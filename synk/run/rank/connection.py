@@ -34,15 +34,12 @@ class Connection(NamedTuple):
         "staged" in host memory.
     added : tuple of str
         Variables of the environment that were set for NCCL.
-    nccl : type
-        The communicator of arrays on GPUs that go through NCCL.
     rank : type
         The class of the ranks so connected.
     """
 
     kind: str = "host"
     added: tuple[str, ...] = ()
-    nccl: type[NcclCommunicator] = NcclCommunicator
     rank: type[Rank] = Rank
 
     def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
@@ -59,7 +56,7 @@ class Connection(NamedTuple):
             return StagedCommunicator(host, device.to_host, device.from_host)
         if self.kind == "nccl":
             library = Library(device.xp, import_nccl())
-            return self.nccl(barrier, library, host)
+            return NcclCommunicator(barrier, library, host)
         return host
 
     def withdraw(self, environ: MutableMapping[str, str]) -> None:
@@ -82,5 +79,4 @@ def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     nccl = import_nccl()
     version = None if nccl is None else nccl.get_version()
     kind = connection(numbers, version, environ)
-    rank = devices.rank if kind == "nccl" and devices.rank is not None else GpuRank
-    return Connection(kind, added, devices.communicator, rank)
+    return Connection(kind, added, GpuRank)

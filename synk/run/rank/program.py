@@ -31,7 +31,6 @@ from synk.compile.programs.emit import Observer
 from synk.compile.programs.graphs import serialize
 from synk.compile.programs.graphs.inside import for_mode
 from synk.compile.programs.graphs.substitute import substitute
-from synk.compile.programs.passes.finish import Announcer
 from synk.compile.rewriting.wrong_rewrites import without_wrong
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
@@ -53,7 +52,6 @@ class ProgramContext(NamedTuple):
     variables: RankVariables
     ranks: Any  # whose communicator is the present one
     compiling: Callable[[], AbstractContextManager[None]]  # entered while it compiles
-    announcer: Announcer | None = None  # learns what is final while the variant for one slice runs
 
 
 class RankProgram:
@@ -70,7 +68,7 @@ class RankProgram:
         self.on_device = spec.mode in (None, "debug")
         self.has_rows = spec.has_rows
         self._computes_with_numpy = context.device.xp is np
-        self._mode, self._whole_mode = self._chosen_modes(observe)
+        self._mode = self._chosen_mode(observe)
         self._last_numbers = (-1, -1, -1)  # of rows, in the last call of one slice; as arrays:
         self._last_arrays: list[Any] = []
 
@@ -231,16 +229,14 @@ class RankProgram:
         """
         return RankProgram(self.spec, self._context, observe)
 
-    def _chosen_modes(self, observe: Observer | None) -> tuple[Any, Any]:
-        """Return how to compile, and how for one slice, which is announced."""
+    def _chosen_mode(self, observe: Observer | None) -> Any:
+        """Return the PyTensor Mode to compile with."""
         if not self.on_device:
             written = self.spec.mode
-            mode = without_wrong(written) if observe is None else observed_mode(written, observe)
-            return mode, mode
-        announcer = self._context.announcer
+            return without_wrong(written) if observe is None else observed_mode(written, observe)
         if self.spec.mode == "debug":
-            observe, announcer = observe or Debug(xp=self._device.xp), None
-        return self._device.mode(observe), self._device.mode(observe, announcer)
+            observe = observe or Debug(xp=self._device.xp)
+        return self._device.mode(observe)
 
     # --- compilation ---------------------------------------------------------------------------
 
@@ -285,7 +281,7 @@ class RankProgram:
         inputs, results, _ = self._graph
         n_outputs = len(self.spec.output_modes)
         updates = self._update_pairs(lambda update: True)
-        return self._compiled(inputs, results[:n_outputs], updates, self._whole_mode)
+        return self._compiled(inputs, results[:n_outputs], updates, self._mode)
 
     @cached_property
     def _sliced(self) -> Callable[..., Any]:

@@ -173,9 +173,7 @@ def test_cores_compute_in_float32(machine, device, found):
 
 
 @pytest.mark.parametrize(("device", "found"), [("cpu", Survey(H200)), (None, Survey())])
-@pytest.mark.parametrize(
-    "option", [{"cuda_graphs": True}, {"overlap": True}, {"memory_limit": 0.5}, {"precision": "tf32"}]
-)
+@pytest.mark.parametrize("option", [{"cuda_graphs": True}, {"memory_limit": 0.5}, {"precision": "tf32"}])
 def test_an_option_of_gpus_is_refused_on_cores(machine, device, found, option):
     machine(found)
     ((name, value),) = option.items()
@@ -221,7 +219,7 @@ def test_ranks_that_share_the_cores_they_are_bound_to_are_told(machine, monkeypa
 
 def test_what_cores_do_anyway_may_be_said(machine):
     machine(Survey())
-    said = {"cuda_graphs": False, "overlap": False, "precision": "float32", "memory_limit": None}
+    said = {"cuda_graphs": False, "precision": "float32", "memory_limit": None}
     assert checked_devices(2, None, 1, **said).gpus == ()
 
 

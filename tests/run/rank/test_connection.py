@@ -54,16 +54,6 @@ def test_gpus(nccl, n_ranks, gpus, version, kind, added):
     assert environ == {"HOME": "/"}
 
 
-def test_ranks_of_another_class_need_nccl(nccl):
-    class Overlapping(GpuRank):
-        pass
-
-    devices = Devices(2, 1, TWO, rank=Overlapping)
-    for version, rank in ((22907, Overlapping), (None, GpuRank)):
-        nccl(version)
-        assert decide(devices, {}).rank is rank
-
-
 @pytest.mark.parametrize(("devices", "rank"), [(Devices(4, 1), Rank), (Devices(1, 1, ONE), GpuRank)])
 def test_one_rank_and_cores_never_ask_for_nccl(nccl, devices, rank):
     asked, environ = nccl(23004), {}
