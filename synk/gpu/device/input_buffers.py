@@ -37,8 +37,7 @@ class Streams(NamedTuple):
 class InputBuffer:
     """Room for the rows of one call, on both sides.
 
-    Whoever calls a method has the GPU bound to its thread. ``is_direct`` tells whether rows were last copied
-    from where they are, so that they must stay as they are until then.
+    Whoever calls a method has the GPU bound to its thread.
     """
 
     def __init__(self, xp: Any, streams: Streams):
@@ -50,27 +49,21 @@ class InputBuffer:
         self._locked = np.empty(0, np.uint8)
         self._there: Any = None
         self._array: Any = None
-        self.is_direct = False
 
-    def load(self, array: NDArray[Any], rows: SelectedRows, gather: Gather, is_locked: bool = False) -> None:
+    def load(self, array: NDArray[Any], rows: SelectedRows, gather: Gather) -> None:
         """Copy rows, not none, to the GPU, once the rows that were here before have been read.
 
-        The array's rows are contiguous. If it ``is_locked`` in memory and the rows are next to each other,
-        they are copied from where they are.
+        The array's rows are contiguous.
         """
         shape = (len(rows), *array.shape[1:])
         nbytes = prod(shape) * array.dtype.itemsize
         self.wait()
-        self._array, self.is_direct = None, False
-        self._reserve(nbytes, on_host=not is_locked)
+        self._array = None
+        self._reserve(nbytes)
         there = self._there[:nbytes].view(array.dtype).reshape(shape)
         self._streams.copying.wait_event(self._read)
         try:
-            if is_locked:
-                self.is_direct = True
-                self._copy(there, 0, rows.of(array))
-            else:
-                self._gathered(array, rows, there, gather)
+            self._gathered(array, rows, there, gather)
         finally:
             self._streams.copying.record(self._copied)
         self._array = there
@@ -91,8 +84,8 @@ class InputBuffer:
         kind = runtime.memcpyHostToDevice
         runtime.memcpyAsync(there.data.ptr + offset, address, here.nbytes, kind, self._streams.copying.ptr)
 
-    def _reserve(self, nbytes: int, on_host: bool) -> None:
-        if on_host and self._locked.nbytes < nbytes:
+    def _reserve(self, nbytes: int) -> None:
+        if self._locked.nbytes < nbytes:
             self._locked = np.empty(0, np.uint8)  # given back first: there may not be room for both
             self._locked = page_locked(self._xp, nbytes)
         if self._there is None or self._there.nbytes < nbytes:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from synk.gpu.device.input_buffers import InputBuffer, Streams
-from synk.gpu.device.page_locks import PageLocks
 from synk.values.rows import SelectedRows
 
 # Judged without a GPU: what CuPy copies by itself, and what is worth waking a thread for.
@@ -35,7 +34,6 @@ class Request(NamedTuple):
     key: Any
     array: NDArray[Any]  # on the host, C contiguous
     rows: SelectedRows
-    memory: Any = None  # of the segment that the array is in, if it may be page-locked
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +75,6 @@ class Uploader:
         self._ahead: ThreadPoolExecutor | None = None
         self._gatherers: ThreadPoolExecutor | None = None
         self._making = threading.Lock()
-        self._locks = PageLocks(xp.cuda.runtime, self._settle)
 
     def buffers(self, function: int, position: int) -> InputBuffers:
         """Return the way of one input of a function."""
@@ -120,9 +117,7 @@ class Uploader:
 
     def load(self, buffer: InputBuffer, request: Request) -> None:
         """Copy rows into a buffer."""
-        memory = request.memory if request.rows.indices is None else None
-        in_place = memory is not None and self._locks.hold(memory)
-        buffer.load(request.array, request.rows, self.gather, in_place)
+        buffer.load(request.array, request.rows, self.gather)
 
     def finish(self) -> None:
         """End a call, well or not: all that reads its rows has been launched."""
@@ -130,16 +125,6 @@ class Uploader:
             buffers.finish()
         while self._forgotten:
             self._forgotten.popleft().wait()
-        self._locks.sweep()
-
-    def sweep(self) -> None:
-        """Give back memory that was let go of elsewhere."""
-        self._locks.sweep()
-
-    def _settle(self) -> None:
-        if self._streams is not None:
-            self.bind()
-            self._streams.copying.synchronize()
 
     def forget(self, function: int) -> None:
         """Let go of what was kept for a function; safe in finalizers, at any moment."""
@@ -157,7 +142,6 @@ class Uploader:
             self.bind()
             self.finish()
         self._forgotten.clear()
-        self._locks.close()
         self._streams = None
         for threads in (self._ahead, self._gatherers):
             if threads is not None:
@@ -173,7 +157,6 @@ class InputBuffers:
         self._slots: list[InputBuffer] = []  # what was loaded last comes last
         self._pending: PendingUpload | None = None
         self._given: InputBuffer | None = None  # being read by a program
-        self._direct: InputBuffer | None = None  # copied from where the caller's rows are
 
     def take(self, request: Request) -> Any:
         """Return rows on the GPU; those that were handed out before are read no more.
@@ -186,8 +169,6 @@ class InputBuffers:
             buffer = self._next_buffer()
             self._uploader.load(buffer, request)
         self._given = buffer
-        if buffer.is_direct:
-            self._direct = buffer
         return buffer.hand_out()
 
     def start(self, request: Request) -> None:
@@ -202,11 +183,8 @@ class InputBuffers:
             )
 
     def finish(self) -> None:
-        """End a call: its caller may write to the rows from now on."""
+        """End a call: all that reads its rows has been launched."""
         self._retire()
-        buffer, self._direct = self._direct, None
-        if buffer is not None:
-            buffer.wait()
 
     def wait(self) -> None:
         """Wait until nothing is on its way."""

@@ -28,19 +28,15 @@ class GpuRank(Rank):
         variables: RankVariables,
     ):
         super().__init__(peers, communicator, device, segments, variables)
-        self._uploads = UploadedShards(self.rank, self.n_ranks, device, segments)
+        self._uploads = UploadedShards(self.rank, self.n_ranks, device)
 
     def join(self, peers: Peers, communicator: Communicator) -> None:
         super().join(peers, communicator)
-        self._uploads = UploadedShards(self.rank, self.n_ranks, cast(CudaDevice, self.device), self.segments)
+        self._uploads = UploadedShards(self.rank, self.n_ranks, cast(CudaDevice, self.device))
 
     def end_threads(self) -> None:
         super().end_threads()
         self._uploads.end_threads()
-
-    def detach(self, message: messages.Detach) -> None:
-        super().detach(message)
-        self._uploads.sweep()
 
     def forget(self, message: messages.Forget) -> None:
         super().forget(message)

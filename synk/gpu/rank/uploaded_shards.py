@@ -18,7 +18,6 @@ from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
 from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import rows_of, share
-from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 from synk.values.rows import SelectedRows, slices
 
@@ -26,12 +25,10 @@ from synk.values.rows import SelectedRows, slices
 class UploadedShards:
     """The rows that one rank reads on its GPU, by the methods of `Shards`."""
 
-    def __init__(self, rank: int, n_ranks: int, device: CudaDevice, segments: SegmentTable):
+    def __init__(self, rank: int, n_ranks: int, device: CudaDevice):
         self._rank, self._n_ranks = rank, n_ranks
         self._device = device
-        self._segments = segments
         self._uploader = device.uploader()
-        segments.before_allocation = self._uploader.sweep
 
     def inputs(
         self, step: messages.Call, selected: SelectedRows, arrays: Sequence[Any], indices: Any
@@ -51,9 +48,8 @@ class UploadedShards:
                 inputs.append(RowInput(array, rows))
                 continue
             buffers = self._uploader.buffers(step.function, position)
-            memory = self._segments[step.inputs[position].segment].lockable
-            following = None if minibatch else first_of_next(token, array, coming, step.num_slices, memory)
-            inputs.append(UploadedInput(array, rows, buffers, key, parts, following, memory))
+            following = None if minibatch else first_of_next(token, array, coming, step.num_slices)
+            inputs.append(UploadedInput(array, rows, buffers, key, parts, following))
         return inputs
 
     def whole(self, *call: Any) -> None:
@@ -81,10 +77,6 @@ class UploadedShards:
         """Free what is kept for a function."""
         self._uploader.forget(function)
 
-    def sweep(self) -> None:
-        """Give back memory of segments that were dropped."""
-        self._uploader.sweep()
-
     def end_threads(self) -> None:
         """Free what is kept, and end the threads that gather and upload."""
         self._uploader.close()
@@ -102,14 +94,11 @@ class UploadedInput(NamedTuple):
     key: Any  # of this call's rows: under it they may have been started
     parts: Sequence[tuple[int, int]]  # of the rows, in the order in which they will be asked for
     following: Request | None  # of the next call
-    memory: Any = None  # as of `Request`
 
     def part(self, start: int, stop: int) -> Any:
         request = self._request(start, stop)
         if not is_large(request):
-            rows = request.rows.of(self.array)  # the program sends it itself
-            # From page-locked memory, as this may be for larger parts, CuPy would read when the call is over.
-            return rows if self.memory is None or request.rows.indices is not None else rows.copy()
+            return request.rows.of(self.array)  # the program sends it itself
         there = self.buffers.take(request)
         following = self._following(start, stop)
         if following is not None:
@@ -117,7 +106,7 @@ class UploadedInput(NamedTuple):
         return there
 
     def _request(self, start: int, stop: int) -> Request:
-        return Request((self.key, start, stop), self.array, self.rows.part(start, stop), self.memory)
+        return Request((self.key, start, stop), self.array, self.rows.part(start, stop))
 
     def _following(self, start: int, stop: int) -> Request | None:
         after = self.parts.index((start, stop)) + 1 if (start, stop) in self.parts else 0
@@ -126,13 +115,13 @@ class UploadedInput(NamedTuple):
         return self.following
 
 
-def first_of_next(key: Any, array: Any, rows: SelectedRows, num_slices: int, memory: Any) -> Request | None:
+def first_of_next(key: Any, array: Any, rows: SelectedRows, num_slices: int) -> Request | None:
     """Return the request for the first slice of a call to come, if it has rows."""
     parts = slices(len(rows), num_slices)
     if not parts:
         return None
     start, stop = parts[0]
-    return Request((key, start, stop), array, rows.part(start, stop), memory)
+    return Request((key, start, stop), array, rows.part(start, stop))
 
 
 class ResidentInput(NamedTuple):

@@ -50,7 +50,6 @@ class SegmentTable:
         self._lost: set[int] = set()
         self._numbers = itertools.count(first)  # threads may allocate at the same time
         self.before_drop: Callable[[], None] = lambda: None  # lets go of arrays
-        self.before_allocation: Callable[[], None] = lambda: None  # gives back what was held on to
 
     def allocate(self, nbytes: int) -> int:
         """Create a segment, attach it in every worker, and return its number.
@@ -58,7 +57,6 @@ class SegmentTable:
         Raises SharedMemoryFull if there is no room; nothing has changed then.
         """
         assert self._post is not None, "only the master allocates"
-        self.before_allocation()
         number = self._hand_out(Segment.create(nbytes))
         if not self._attachable:
             self._segments[number].seal()

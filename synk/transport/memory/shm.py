@@ -61,7 +61,6 @@ class Segment:
             file.fileno(), max(nbytes, 1) + self._start, offset - self._start, writable
         )
         self._file: FileIO | None = file
-        self._is_nameless = os.fstat(file.fileno()).st_nlink == 0
 
     @classmethod
     def create(cls, nbytes: int) -> Segment:
@@ -107,11 +106,6 @@ class Segment:
         """Return an array over the segment, starting at byte ``offset``."""
         assert self._memory is not None, "closed segments have no arrays"
         return np.ndarray(shape, dtype, buffer=self._memory, offset=self._start + offset)
-
-    @property
-    def lockable(self) -> Any:
-        """The memory as a buffer if it may be page-locked, else None: a file may be larger than memory."""
-        return self._memory if self._is_nameless else None
 
     def words(self, count: int) -> memoryview:
         """Return the first ``count`` 8-byte signed integers: reads and writes take 30 ns."""

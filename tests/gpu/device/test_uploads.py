@@ -3,7 +3,6 @@
 import gc
 import threading
 from contextlib import nullcontext
-from io import FileIO
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cupy import stand_in
-from synk.gpu.device import page_locks
 from synk.gpu.device.input_buffers import InputBuffer, Streams
 from synk.gpu.device.uploads import Request, Uploader
-from synk.transport.memory.shm import Segment
 from synk.values.rows import SelectedRows, select
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3))
@@ -44,8 +41,8 @@ def uploader(made):
     return made()
 
 
-def order(batch, key=0, array=TABLE, memory=None):
-    return Request(key, array, select(batch, len(array)), memory)
+def order(batch, key=0, array=TABLE):
+    return Request(key, array, select(batch, len(array)))
 
 
 def computed(array):
@@ -235,107 +232,6 @@ def test_no_room_is_told_and_the_next_call_goes_on(uploader, machine):
     np.testing.assert_array_equal(computed(buffers.take(order([4, 2], 2))), TABLE[[4, 2]])
     machine.room = None
     np.testing.assert_array_equal(computed(buffers.take(order(list(range(20)), 3))), TABLE[:20])
-
-
-# --- rows that are copied from where they are ------------------------------------------------------------
-
-
-@pytest.fixture
-def segment():
-    made = Segment.create(TABLE.nbytes)
-    made.seal()
-    made.array("f8", TABLE.shape)[...] = TABLE
-    yield made
-    made.close()
-
-
-def test_rows_next_to_each_other_are_copied_from_shared_memory(uploader, machine, segment):
-    array, buffers = segment.array("f8", TABLE.shape), uploader.buffers(1, 0)
-    for key, batch in enumerate([slice(2, 9), slice(0, 50), slice(4, 5)]):
-        there = buffers.take(order(batch, key, array, segment.lockable))
-        np.testing.assert_array_equal(computed(there), TABLE[batch])
-    assert machine.n_copies == 3
-    assert not machine.locked
-    assert list(machine.registered.values()) == [TABLE.nbytes]
-    np.testing.assert_array_equal(
-        computed(buffers.take(order([3, 1], 9, array, segment.lockable))), TABLE[[3, 1]]
-    )
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_after_a_call_its_rows_may_be_written_to(uploader, machine, segment, ahead):
-    array, buffers = segment.array("f8", TABLE.shape), uploader.buffers(1, 0)
-    if ahead:
-        buffers.start(order(slice(2, 9), 0, array, segment.lockable))
-    there = buffers.take(order(slice(2, 9), 0, array, segment.lockable))
-    assert not machine.host_knows(buffers._given._copied)
-    copied = buffers._given._copied
-    uploader.finish()
-    assert machine.host_knows(copied)
-    array[...] = 0
-    np.testing.assert_array_equal(computed(there), TABLE[2:9])
-
-
-def test_a_refusal_has_the_rows_gathered_and_is_not_asked_for_again(uploader, machine, segment, monkeypatch):
-    asked = []
-
-    def refuse(*arguments):
-        asked.append(arguments)
-        raise RuntimeError("cudaErrorNotSupported")
-
-    monkeypatch.setattr(machine.runtime, "hostRegister", refuse)
-    array, buffers = segment.array("f8", TABLE.shape), uploader.buffers(1, 0)
-    for key in range(3):
-        there = buffers.take(order(slice(2, 9), key, array, segment.lockable))
-        np.testing.assert_array_equal(computed(there), TABLE[2:9])
-    assert len(asked) == 1
-
-
-def test_no_more_than_so_much_is_locked(uploader, machine, segment, monkeypatch):
-    monkeypatch.setattr(page_locks, "MOST_BYTES", 1.5 * TABLE.nbytes)
-    array, buffers = segment.array("f8", TABLE.shape), uploader.buffers(1, 0)
-    buffers.take(order(slice(2, 9), 0, array, segment.lockable))
-    second = Segment.create(TABLE.nbytes)
-    more = second.array("f8", TABLE.shape)
-    more[...] = TABLE
-    there = buffers.take(order(slice(2, 9), 1, more, second.lockable))
-    np.testing.assert_array_equal(computed(there), TABLE[2:9])
-    assert len(machine.registered) == 1
-    second.close()
-
-
-@pytest.mark.parametrize("in_flight", [False, True])
-def test_shared_memory_is_unregistered_before_it_is_unmapped(uploader, machine, in_flight):
-    segment = Segment.create(TABLE.nbytes)
-    array, buffers = segment.array("f8", TABLE.shape), uploader.buffers(1, 0)
-    buffers.start(order(slice(2, 9), 1, array, segment.lockable))
-    buffers._pending.done.result()
-    if not in_flight:
-        buffers.wait()
-    segment.close()
-    uploader.sweep()
-    assert machine.registered
-    del array
-    uploader.sweep()
-    assert not machine.registered
-    buffers.take(order([1, 2], 2))
-
-
-def test_close_unregisters_what_others_still_hold(uploader, machine, segment):
-    array, buffers = segment.array("f8", TABLE.shape), uploader.buffers(1, 0)
-    buffers.take(order(slice(2, 9), 1, array, segment.lockable))
-    buffers.start(order(slice(2, 19), 2, array, segment.lockable))
-    uploader.close()
-    assert not machine.registered
-    assert (array == TABLE).all()
-
-
-def test_files_are_not_locked(tmp_path):
-    path = tmp_path / "rows"
-    path.write_bytes(bytes(4096))
-    segment = Segment(FileIO(path, "r+"), 4096)
-    assert segment.lockable is None
-    segment.close()
 
 
 def test_streams_are_those_of_the_device(cupy):

@@ -50,7 +50,6 @@ class Machine:
         self.known = {}  # by stream, up to where the host has waited
         self.reads = {}  # by address of memory that was copied to: stream -> when it was last read
         self.locked = {}  # address -> bytes, of page-locked memory
-        self.registered = {}
         self.streams = []
         self.mistakes = []
         self.n_copies = 0
@@ -75,8 +74,6 @@ class Machine:
             memcpyHostToDevice=1,
             memcpyAsync=self.memcpy_async,
             deviceSynchronize=self.synchronize,
-            hostRegister=self.host_register,
-            hostUnregister=self.host_unregister,
             CUDARuntimeError=CUDARuntimeError,
         )
         stand_in.on_use, stand_in.on_upload = self.used, self.uploaded
@@ -126,8 +123,7 @@ class Machine:
                 raise Race("memory is copied to that another stream may still read: it waits for no event")
 
     def is_locked(self, address, size):
-        everything = [*self.locked.items(), *self.registered.items()]
-        return any(start <= address and address + size <= start + length for start, length in everything)
+        return any(start <= address and address + size <= start + n for start, n in self.locked.items())
 
     def copies_from(self, start, length):
         """Return whether a copy from this memory has not been carried out."""
@@ -142,28 +138,6 @@ class Machine:
     def host_knows(self, event):
         """Return whether the host has waited for all that comes before an event."""
         return all(self.known.get(stream, 0) >= when for stream, when in event.clock.items())
-
-    # --- memory that is there already ---------------------------------------------------------------
-
-    def host_register(self, ptr, size, flags):
-        if not ptr or not size:
-            raise CUDARuntimeError("cudaErrorInvalidValue", 1)
-        with self.turn:
-            if any(ptr < start + length and start < ptr + size for start, length in self.registered.items()):
-                raise CUDARuntimeError("cudaErrorHostMemoryAlreadyRegistered", 712)
-            if self.room is not None and sum(self.registered.values()) + size > self.room:
-                raise CUDARuntimeError("cudaErrorMemoryAllocation", 2)
-            self.registered[ptr] = size
-
-    def host_unregister(self, ptr):
-        with self.turn:
-            if ptr not in self.registered:
-                raise CUDARuntimeError("cudaErrorHostMemoryNotRegistered", 713)
-            if self.copies_from(ptr, self.registered[ptr]):
-                self.mistakes.append("memory was unregistered while it was copied from")
-            if not is_mapped(ptr):
-                self.mistakes.append("memory was unmapped before it was unregistered")
-            del self.registered[ptr]
 
 
 class _Stream:
@@ -322,9 +296,3 @@ def root(array):
 
 def address_of(array):
     return array.__array_interface__["data"][0]
-
-
-def is_mapped(address):
-    with open("/proc/self/maps") as maps:
-        ranges = [line.split()[0].split("-") for line in maps]
-    return any(int(start, 16) <= address < int(stop, 16) for start, stop in ranges)

@@ -68,7 +68,7 @@ NEEDED = """
     MemoryPool.malloc MemoryPool.set_limit MemoryPool.free_all_blocks MemoryPool.used_bytes MemoryPointer.ptr
     Event.record Event.synchronize Stream.use Stream.record Stream.wait_event Stream.synchronize
     PinnedMemory PinnedMemoryPointer runtime.memcpyAsync runtime.memcpyHostToDevice runtime.CUDARuntimeError
-    runtime.getDevice runtime.eventQuery runtime.memGetInfo runtime.hostRegister runtime.hostUnregister
+    runtime.getDevice runtime.eventQuery runtime.memGetInfo
 """
 
 
@@ -79,7 +79,6 @@ def test_names_of_cuda(name):
 
 def test_arguments_of_copies():
     runtime = cupy.cuda.runtime
-    assert "hostRegister(intptr_t ptr, size_t size, unsigned int flags)" in runtime.hostRegister.__doc__
     arguments = "(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)"
     assert arguments in runtime.memcpyAsync.__doc__
 
