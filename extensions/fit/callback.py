@@ -18,53 +18,54 @@ class Callback:
     """Something that is done beside the steps of a training: override the methods that are needed.
 
     Each gets the `Training`, whose attributes say how far it is; ``training.stop("why")`` ends it after the
-    present step. Only methods of `on_step_end` that are overridden are called, since those cost time.
+    present step. An `on_step_end` that is not overridden is not even called, since calls after each step cost
+    time.
 
     Attributes
     ----------
     last : bool
-        Whether it comes after the others, as what saves their states does.
+        Whether it is called after the others, as a callback that saves their states must be.
     adds : sequence of str
-        Names of those that it adds to ``training.metrics`` at the end of each epoch.
+        Names of the metrics that it adds to ``training.metrics`` at the end of each epoch.
     """
 
     last = False
     adds: Sequence[str] = ()
 
     def key(self) -> str:
-        """Return the name by which checkpoints know it: of its class, and what else makes its state fit."""
+        """Return the name of its state in checkpoints: its class, and what else a state depends on."""
         return type(self).__name__
 
     def reset(self) -> None:
-        """Forget a training before: another one begins, or `load_state` follows."""
+        """Discard the state of an earlier training: another one begins, or `load_state` is called next."""
 
     def on_train_begin(self, training: Training) -> None:
-        """Begin: of a training that goes on, after `load_state`."""
+        """Do what is due before the first epoch; in a resumed training, `load_state` comes before."""
 
     def on_epoch_begin(self, training: Training) -> None:
-        """Come before the first step of an epoch, or the first one after a resume."""
+        """Do what is due before the first step of an epoch, or before the first step after a resume."""
 
     def on_step_end(self, training: Training) -> None:
-        """Look at ``training.outputs``, those of the step that has ended."""
+        """Do what is due after a step, whose outputs are ``training.outputs``."""
 
     def on_epoch_end(self, training: Training) -> None:
-        """Look at ``training.metrics``, those of the epoch that has ended, validation included."""
+        """Do what is due after an epoch, whose metrics are ``training.metrics``, validation included."""
 
     def on_train_end(self, training: Training) -> None:
-        """End, by ``training.error`` if that is not None; called even if other callbacks raise."""
+        """Do what is due at the end, even if other callbacks raise; ``training.error`` caused it, if any."""
 
     def state(self) -> dict[str, Any]:
-        """Return plain values to go on from (numbers, strings, None, lists and dicts), for checkpoints."""
+        """Return its state for checkpoints, in plain values: numbers, strings, None, lists and dicts."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` has returned."""
+        """Restore what `state` has returned."""
 
 
 class Hooks:
     """The callbacks of one training, in the order in which they are called.
 
-    Raises TypeError for what is no callback.
+    Raises TypeError if one of them is no `Callback`, or has a method ``on_...`` that is never called.
     """
 
     def __init__(self, callbacks: Sequence[Callback]):
@@ -108,7 +109,7 @@ class Hooks:
 
     @contextmanager
     def of(self, training: Training) -> Iterator[None]:
-        """Call all `on_train_begin`, and after the body `on_train_end` of those that have begun."""
+        """Call every `on_train_begin`, and after the body `on_train_end` of those that have begun."""
         training.error = None
         begun: list[Callback] = []
         with ExitStack() as ends:  # so that each ends, whatever others raise

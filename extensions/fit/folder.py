@@ -35,8 +35,8 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> dict[int, Path]:
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """Return the path of the newest checkpoint that is whole, or None.
 
-    A `SynkWarning` names damaged ones that are newer. Raises CheckpointVersion or OSError of one that cannot
-    be read for other reasons: it may be whole.
+    A `SynkWarning` names damaged ones that are newer. Raises CheckpointVersion or OSError if one cannot be
+    read for another reason, since it may be whole.
     """
     return next((path for path in reversed(checkpoints_in(folder).values()) if is_whole(path)), None)
 
@@ -44,7 +44,7 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
 def best(folder: str | os.PathLike[str]) -> Path | None:
     """Return the path of the best checkpoint that is whole, by the metric of the newest one, or None.
 
-    Those are told by ``Checkpoints(folder, best=...)``.
+    ``Checkpoints(folder, best=...)`` writes the scores by which they are compared.
     """
     scores = {path: score_of(path) for path in checkpoints_in(folder).values()}
     ranked = best_first(scores)
@@ -52,7 +52,7 @@ def best(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def best_first(scores: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
-    """Return the checkpoints that have a score by the metric of the last one that has, best first."""
+    """Return the checkpoints that have a score by the metric of the newest score, best first."""
     known = {path: score for path, score in scores.items() if score and score["value"] == score["value"]}
     if not known:
         return []
@@ -63,7 +63,7 @@ def best_first(scores: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
 
 
 def score_of(path: Path) -> Mapping[str, Any] | None:
-    """Return the metric, mode and value that a checkpoint of the end of an epoch was judged by, if any."""
+    """Return the score in a checkpoint: its metric, mode and value; None if it has none or cannot be read."""
     try:
         score = read_values(path, whole=False)[STATE]["score"]
         Monitor(score["metric"], score["mode"])

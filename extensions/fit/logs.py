@@ -81,7 +81,7 @@ class JSONLog(Callback):
             self._file = None
 
     def _write(self, record: dict[str, Any]) -> None:
-        """Write a line, for others to read at once."""
+        """Write a record as one line, and flush it, so that others can read it at once."""
         if self._file is None:
             self._file = self._opened()
         known = {name: None if _is_lost(value) else value for name, value in plain(record).items()}

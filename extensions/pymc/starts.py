@@ -37,12 +37,16 @@ class StartError(ValueError):
 
 
 def named(model: Any, initvals: Any) -> dict[str, Any]:
-    """Return initial values by name, for a copy of the model, which has other variables.
+    """Return initial values by the names of their variables.
+
+    A copy of the model has other variables than those that the user knows, but with the same names.
 
     Raises
     ------
-    TypeError, ValueError
-        If they are no dictionary, or of variables that are not free.
+    TypeError
+        If ``initvals`` is no dictionary.
+    ValueError
+        If it has a value for a variable that is not a free one of the model.
     """
     if initvals is None:
         return {}
