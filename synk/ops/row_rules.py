@@ -51,7 +51,7 @@ OPS: dict[type, RowByRow] = {
 
 @relate.register(KernelOp)
 def of_networks(op: KernelOp, node: Apply, given: Relations) -> Outcome:
-    """Row by row, as the table says, where an input that has rows has them along its first axis."""
+    """Apply the entry of `OPS`, if all inputs that have rows have them along their first axis."""
     rule = OPS.get(type(op))
     found = [given[k] for k in rule.rows if isinstance(given[k], Rows)] if rule is not None else []
     if rule is None or not found or any(one.axis for one in found):
@@ -65,9 +65,10 @@ def of_networks(op: KernelOp, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(CollectiveOp)
 def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
-    """Complete parts, or rows, if the collective does that; else return the value, as one process does.
+    """Keep a collective that completes its input on every rank; put its input in the place of any other.
 
-    So a sum over ranks of what all of them have is that itself.
+    An all-reduce completes parts of a sum, an all-gather rows. In one process a collective returns its input,
+    and ranks are to have that value: so the sum over ranks of what all of them have is that itself.
     """
     *values, _ = given
     if isinstance(op, AllReduceOp) and all(value == Partial(op.op) for value in values):
@@ -79,5 +80,5 @@ def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
 
 
 def as_in_one_process(value: Any, result: Any) -> Any:
-    """Return the result of a collective of one rank, in its type."""
+    """Return the result of a collective of one rank: its input, in the type of its result."""
     return value if value.type == result.type else result.type.filter_variable(value, allow_convert=True)

@@ -41,7 +41,7 @@ from synk.exact.rules.table import Instead, Outcome, Relations, relate
 
 @relate.register(Shape)
 def shape(op: Any, node: Apply, given: Relations) -> Outcome:
-    """The length of the axis of rows counts them; other values have one shape on all ranks."""
+    """A shape has this rank's number of rows in it; that of other values is the same on all ranks."""
     one = as_rows(given[0])
     if isinstance(one, Rows):
         lengths = [None] * node.inputs[0].type.ndim
@@ -52,14 +52,14 @@ def shape(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Shape_i)
 def shape_i(op: Any, node: Apply, given: Relations) -> Outcome:
-    """As of the whole shape."""
+    """One length of a shape: this rank's number of rows, or else the same on all ranks."""
     one = as_rows(given[0])
     return given, [Count(one.length) if isinstance(one, Rows) and one.axis == op.i else SAME]
 
 
 @relate.register(MakeVector)
 def make_vector(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A shape, if it has a number of rows in it; else a vector of parts."""
+    """Lengths make a shape, in which some may be numbers of rows; parts of a sum make a vector of parts."""
     counts = [isinstance(one, Count) for one in given]
     if all(one == SAME or counts[k] for k, one in enumerate(given)):
         return given, [Counts(tuple(one.length if isinstance(one, Count) else None for one in given))]
@@ -72,7 +72,7 @@ def make_vector(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(ARange)
 def arange(op: Any, node: Apply, given: Relations) -> Outcome:
-    """From 0 to the number of rows, by ones: the numbers of the rows."""
+    """``arange(n)`` gives the positions of this rank's rows if ``n`` is their number."""
     start, _, step = node.inputs
     plain = [
         given[0] == SAME and _is(start, 0),
@@ -85,7 +85,7 @@ def arange(op: Any, node: Apply, given: Relations) -> Outcome:
 @relate.register(Alloc)
 @relate.register(AllocEmpty)
 def alloc(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Rows where the length counts them; a part of a sum, repeated, is one."""
+    """A length that is a number of rows makes an axis of rows; a part of a sum, repeated, stays a part."""
     value, lengths = (given[0], given[1:]) if isinstance(op, Alloc) else (SAME, given)
     counts = [(axis, one.length) for axis, one in enumerate(lengths) if isinstance(one, Count)]
     others = all(one == SAME or isinstance(one, Count) for one in lengths)
@@ -101,7 +101,7 @@ def alloc(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Reshape)
 def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Rows in front stay in front; a sum in another shape is one."""
+    """Rows stay rows along the first axis that is not of length 1; a part of a sum stays a part."""
     value, lengths = given
     if isinstance(value, Partial) and lengths == SAME:
         return given, given[:1]
@@ -130,7 +130,11 @@ def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _inferred(node: Apply, before: int, after: int) -> list[Any] | None:
-    """Return the lengths of a reshape without -1, None if it has none: without rows it has no meaning."""
+    """Return the lengths of a reshape with its -1 written out; None if it has none.
+
+    ``before`` and ``after`` are the axis of rows in the array and in the result. On a rank without rows the
+    array has no elements, and no length can be inferred from them.
+    """
     x, shape = node.inputs
     elements = _elements(shape) or []
     missing = [k for k, one in enumerate(elements) if k != after and _is(one, -1)]
@@ -143,10 +147,10 @@ def _inferred(node: Apply, before: int, after: int) -> list[Any] | None:
 
 
 def _rows_of_each(node: Apply, elements: list[Any], before: int, after: int) -> Any:
-    """Return how many rows of the reshaped value each row gives, `SCALED` where that is not known.
+    """Return how many rows of the reshaped value each row gives; `SCALED` where that is not known.
 
-    None where a row is known to give no whole ones. Nobody knows it of a batch of images in rows of unknown
-    length: that they are whole is taken for granted, as gathering all would cost too much, and a rank whose
+    None where a row is known not to give a whole number of them. Where lengths are unknown, as in a batch of
+    images in rows, a whole number is assumed, since gathering all rows would cost too much; a rank whose
     elements do not fit raises an error.
     """
     x = node.inputs[0]
@@ -166,7 +170,7 @@ def _rows_of_each(node: Apply, elements: list[Any], before: int, after: int) -> 
 
 
 def _factors(lengths: Iterable[Any]) -> Iterator[Any]:
-    """Yield what lengths are products of: numbers, and variables that are none."""
+    """Yield the factors of a product of ``lengths``: numbers, and variables that are no products."""
     for length in map(_unconverted, lengths):
         node = getattr(length, "owner", None)
         if node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Mul):
@@ -176,7 +180,7 @@ def _factors(lengths: Iterable[Any]) -> Iterator[Any]:
 
 
 def _axis_of(length: Variable, x: Variable) -> int | None:
-    """Return the axis of ``x`` whose length this is, if it is known to be one's."""
+    """Return the axis of ``x`` that has this length; None if it is not known to have one."""
     node = length.owner
     if node is None or not isinstance(node.op, Subtensor | Shape_i):
         return None
@@ -196,7 +200,7 @@ def _axis_of(length: Variable, x: Variable) -> int | None:
 
 
 def _shaped_as(x: Variable) -> Variable:
-    """Return the value that a chain of elementwise Ops began with."""
+    """Return the variable that a chain of one-input elementwise Ops starts from, of the same shape."""
     while x.owner is not None and isinstance(x.owner.op, Elemwise) and len(x.owner.inputs) == 1:
         (x,) = x.owner.inputs
     return x
@@ -211,7 +215,7 @@ def _leading(node: Apply) -> int | None:
 
 
 def _elements(shape: Any) -> list[Any] | None:
-    """Return the lengths that a shape is made of, if they can be told apart."""
+    """Return the lengths in a shape one by one; None if they are not known separately."""
     if isinstance(shape, Constant):
         return list(shape.data)
     if shape.owner is not None and isinstance(shape.owner.op, MakeVector):
@@ -220,13 +224,13 @@ def _elements(shape: Any) -> list[Any] | None:
 
 
 def _is(variable: Any, number: int) -> bool:
-    """Tell whether a length is a constant of this value."""
+    """Tell whether a length is a constant equal to ``number``."""
     value = _unconverted(variable)
     return not isinstance(value, Variable) and int(value) == number
 
 
 def _unconverted(length: Any) -> Any:
-    """Return the number that a length is, or the variable that it was made of."""
+    """Return a length without its conversions: its number if it is constant, else a variable."""
     while getattr(length, "owner", None) is not None and _converts(length.owner.op):
         (length,) = length.owner.inputs
     return length.data if isinstance(length, Constant) else length
@@ -239,7 +243,7 @@ def _converts(op: Any) -> bool:
 
 @relate.register(SpecifyShape)
 def specify_shape(op: Any, node: Apply, given: Relations) -> Outcome:
-    """The value as it is, unless the number of rows is said."""
+    """The value keeps its relation, unless the Op demands a fixed number of rows, which ranks do not have."""
     value, *lengths = given
     if isinstance(value, Rows):
         said = node.inputs[1 + value.axis]

@@ -15,13 +15,20 @@ from synk.exact.rules.table import Outcome, Relations, relate
 
 @relate.register(Dot)
 def dot(op: Dot, node: Apply, given: Relations) -> Outcome:
-    """Rows of the first, columns of the second, and a sum where rows are contracted."""
+    """Rows of the first factor stay rows of the product, and columns of the second its columns.
+
+    Where the rows lie along the axis that is summed over, the product of each rank is a part of a sum.
+    """
     return product(node, given, batch=0)
 
 
 @relate.register(Blockwise)
 def blockwise(op: Blockwise, node: Apply, given: Relations) -> Outcome:
-    """Matrix by matrix; of products also the rows within."""
+    """Rows along a batch axis stay rows, since every matrix is computed by itself.
+
+    Rows that lie along an axis of the matrices have rules in products (`product`) and in solutions
+    (`_solved`).
+    """
     batch = op.batch_ndim(node)
     rows = [one for one in given if isinstance(one, Rows) and one.axis < batch]
     if not rows:
@@ -42,7 +49,7 @@ def blockwise(op: Blockwise, node: Apply, given: Relations) -> Outcome:
 
 
 def _solved(op: Blockwise, node: Apply, given: Relations) -> Outcome:
-    """Systems of equations: each column of the right side by itself."""
+    """Each column of the right side is solved by itself: where columns are rows, so are the result's."""
     last = Rows(node.inputs[-1].type.ndim - 1)
     if isinstance(op.core_op, SolveBase) and op.core_op.b_ndim == 2 and given[-1] == last:
         return [*[SAME] * (len(given) - 1), last], [last]
@@ -50,13 +57,13 @@ def _solved(op: Blockwise, node: Apply, given: Relations) -> Outcome:
 
 
 def _stays_a_sum(node: Apply, one: Any, position: int) -> bool:
-    """Tell whether parts of a factor give parts of the product."""
+    """Tell whether a factor is a part of a sum, of which each rank can compute its part of the product."""
     before, after = node.inputs[position].type.dtype, node.outputs[0].type.dtype
     return one == SUM and not one.picked and keeps_parts(SUM, before, after)
 
 
 def product(node: Apply, given: Relations, batch: int) -> Outcome:
-    """Say what a matrix product makes of rows of its factors."""
+    """Return the relations of two factors and of their product, with ``batch`` batch axes; see `dot`."""
     left, right = map(as_rows, given)
     of_left, of_right = (variable.type.ndim for variable in node.inputs)
     inner_left, inner_right = of_left - 1, max(of_right - 2, batch)
