@@ -226,12 +226,12 @@ def _is_pair(entry: Any) -> bool:
 
 
 def is_sparse(variable: Variable) -> bool:
-    """Return whether the values of a variable are sparse matrices, whose type is one of tensors, too."""
+    """Tell whether a variable holds sparse matrices, whose type is a TensorType, too, but not dense."""
     return isinstance(variable.type, TensorType) and not isinstance(variable.type, DenseTensorType)
 
 
 def dtype_of(variable: Variable) -> str | None:
-    """Return the dtype of an array, None of anything else."""
+    """Return the dtype of an array; None if the variable is something else."""
     return variable.type.dtype if isinstance(variable.type, TensorType) else None
 
 
@@ -239,7 +239,7 @@ def dtype_of(variable: Variable) -> str | None:
 
 
 def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
-    """Return updates as triples."""
+    """Return updates, in any of the forms that users may write, as triples."""
     if updates is None:
         return []
     entries = list(updates.items()) if isinstance(updates, Mapping) else updates

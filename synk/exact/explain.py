@@ -34,7 +34,7 @@ COMBINED = {
 
 
 class Told(NamedTuple):
-    """A result, and how it is combined."""
+    """One result in the explanation: the way in which the ranks combine it, and the script's line for it."""
 
     kind: str  # "output" or "update"
     name: str

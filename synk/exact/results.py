@@ -91,9 +91,9 @@ def shared_among(definition: Definition, variables: Iterable[Variable]) -> Itera
 
 
 def exact_definition(definition: Definition) -> Definition:
-    """Return a definition for ranks whose undeclared results are those of one process.
+    """Return the definition that ranks compute; its undeclared results are those of one process.
 
-    Raises ValueError, naming the result, if there is no such thing.
+    Raises ValueError, naming the result, if no definition gives that.
     """
     written = [*definition.outputs, *(update.value for update in definition.updates)]
     modes = [*definition.output_modes, *(update.mode for update in definition.updates)]

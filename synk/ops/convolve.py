@@ -42,10 +42,10 @@ class ConvolutionOp(ImageOp):
 
 
 class Conv2d(ConvolutionOp):
-    """``y = conv(x, w) + bias``, then ``max(0, y)`` if ``relu``.
+    """The Op of ``y = conv(x, w) + bias``, then ``max(0, y)`` if ``relu``.
 
-    Inputs are x in the layout, w (output channels, input channels / groups, kh, kw), and maybe bias (output
-    channels,).
+    Its inputs are the images x, whose axes are in the order of ``layout``; w, of shape (output channels,
+    input channels / groups, kh, kw); and optionally bias, of shape (output channels,).
     """
 
     __props__ = ("convolution", "relu")

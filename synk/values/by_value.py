@@ -44,14 +44,17 @@ _numbers = itertools.count()
 
 
 def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Pickle a value, and by value what the script has defined of it; buffers as of `pickle.dumps`."""
+    """Pickle a value; functions and classes in it that the script has defined are pickled by value.
+
+    ``buffer_callback`` is that of `pickle.dumps`.
+    """
     return dumped(value, buffer_callback)[0]
 
 
 def dumped(
     value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
 ) -> tuple[bytes, Code]:
-    """Pickle as `dumps` does; return the code in it, too."""
+    """Pickle a value as `dumps` does; return the bytes, and the code in them."""
     file = io.BytesIO()
     pickler = CodePickler(file, buffer_callback)
     pickler.dump(value)
@@ -59,20 +62,20 @@ def dumped(
 
 
 def is_of_script(value: Any) -> bool:
-    """Tell whether the script has defined a function or class, or a script that it has run has."""
+    """Tell whether a function or class was defined by the script, or by another script that it has run."""
     module = getattr(value, "__module__", None)
     return module == SCRIPT or (isinstance(module, str) and module not in sys.modules)
 
 
 class Code:
-    """Functions and classes that went by value, and what they read, as it was then.
+    """The functions and classes that one pickling sent by value, and what they read, as it was at that time.
 
     Attributes
     ----------
     modules : set of str
         Those that the receiver imports.
     is_sent : bool
-        Whether there is a function or class that went by value.
+        Whether any function or class was sent by value.
     """
 
     def __init__(self) -> None:
@@ -86,7 +89,7 @@ class Code:
         return bool(self._named or self._held)
 
     def note(self, mapping: Mapping[Any, Any], name: Any) -> None:
-        """Note what a mapping has by a name, or that it has nothing."""
+        """Record the value that ``mapping`` has under ``name`` now, or that it has none."""
         self._named[id(mapping), name] = mapping, name, mapping.get(name, ABSENT)
 
     def note_module(self, name: str) -> None:
@@ -130,7 +133,7 @@ class Code:
         self._held += [(holder, name, _held_by(holder, name)) for name in names]
 
     def unsendable(self) -> str:
-        """Say which global cannot be pickled that it reads; "" where that is not the reason."""
+        """Return words on a global that the code reads and that cannot be pickled; "" if there is none."""
         for _, name, value in self._named.values():
             try:
                 dumps(value)
@@ -139,7 +142,7 @@ class Code:
         return ""
 
     def has_changed(self) -> bool:
-        """Tell whether the script has put something else in the place of what was sent, or reloaded it."""
+        """Tell whether the script has redefined or reloaded anything that was sent."""
         for mapping, name, value in self._named.values():
             if mapping.get(name, ABSENT) is not value and (id(mapping), name) not in self._written:
                 return True
@@ -150,7 +153,7 @@ class Code:
 
 
 def _is_library_s(obj: Any) -> bool:
-    """Tell at once that this package or NumPy has a function or class: most messages have no other."""
+    """Tell quickly whether this package or NumPy has a function or class: most messages have no other."""
     name = obj.__module__
     if name not in sys.modules or not name.startswith(("synk.", "numpy")):
         return False
@@ -196,7 +199,12 @@ class CodePickler(cloudpickle.Pickler):
 
 
 def made(token: tuple[str, int], make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Return this process's function or class by its token; of another's, make one that is to be filled."""
+    """Return the function or class that ``token`` stands for.
+
+    In the process that has defined it, that is the original. Another process makes a copy by
+    ``make(*arguments)``, which `fill` then completes; the copy keeps the token, so that the original is found
+    when it is sent back.
+    """
     known = _known(token)
     if known is None:
         known = make(*arguments)
@@ -213,7 +221,7 @@ def fill(obj: Any, state: tuple[Any, ...]) -> Any:
 
 
 def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-    """Return a function that has a cache of its own, empty yet."""
+    """Return ``function`` with a cache of its own, which is empty."""
     return lru_cache(**parameters)(function)
 
 

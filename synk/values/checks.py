@@ -49,7 +49,10 @@ def plain(value: Any, what: str) -> Any:
 
 
 def _from_dlpack(value: Any, what: str) -> NDArray[Any]:
-    """Return the array of an object that has DLPack alone; nothing is copied."""
+    """Return the array of an object that offers DLPack but not ``__array__``; nothing is copied.
+
+    Raises TypeError if its memory is not the host's, or NumPy does not take it.
+    """
     try:
         on_host = int(value.__dlpack_device__()[0]) in HOST_MEMORY
         array = np.from_dlpack(value) if on_host else None

@@ -47,7 +47,7 @@ def cholesky(op, node, xp):
 
 
 def _potrf(lower, overwrite, dtype):
-    """Cholesky by LAPACK."""
+    """Return a function that computes a Cholesky factor by LAPACK."""
     potrf = lapack("potrf", dtype)
 
     def factor(x):
@@ -85,7 +85,10 @@ def lu(op, node, xp):
 
 
 def _lu_by_lapack(op, dtype):
-    """LU; not by SciPy's function, whose factors are wrong if it overwrites Fortran order (1.18)."""
+    """Return a function that computes LU by LAPACK.
+
+    SciPy's own function gives wrong factors where it overwrites an array in Fortran order (SciPy 1.18).
+    """
     getrf = lapack("getrf", dtype)
 
     def factor(x):
@@ -121,7 +124,7 @@ def lu_factor(op, node, xp):
 
 
 def _getrf(overwrite, dtype):
-    """Packed LU by LAPACK."""
+    """Return a function that computes LU by LAPACK, with both factors packed in one matrix."""
     getrf = lapack("getrf", dtype)
 
     def factor(a):
@@ -135,7 +138,7 @@ def _getrf(overwrite, dtype):
 
 @array_funcify.register(PivotToPermutations)
 def pivots_to_permutation(op, node, xp):
-    """Row exchanges as a permutation."""
+    """The permutation that a list of row exchanges amounts to, or its inverse."""
 
     def convert(pivots):
         rows = permutation(pivots)
@@ -169,7 +172,10 @@ def qr(op, node, xp):
 
 
 def _scipy_qr(op, dtype):
-    """QR in all its variants, as one flat tuple."""
+    """Return a function that computes QR by SciPy, in any mode, with or without pivots.
+
+    It returns the factors as one flat tuple, or an array if there is only one.
+    """
     function = scipy_linalg(np).qr
 
     def factor(x):

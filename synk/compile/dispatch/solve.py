@@ -52,7 +52,7 @@ def _batched(xp, function, b_ndim, dtype, a, b):
 
 
 def _general(op, dtype):
-    """LU factors with row exchanges."""
+    """Return a function that solves with a general matrix, by LU factors with row exchanges."""
     getrf, getrs = lapack("getrf", dtype), lapack("getrs", dtype)
 
     def function(a, b):
@@ -66,7 +66,10 @@ def _general(op, dtype):
 
 
 def _symmetric(name, op, dtype):
-    """Symmetric, or with ``hesv`` Hermitian: one triangle is read."""
+    """Return a function that solves with a symmetric or, if ``name`` is "hesv", Hermitian matrix.
+
+    It reads one triangle of the matrix.
+    """
     routine, workspace = lapack(name, dtype), lapack(f"{name}_lwork", dtype)
 
     def function(a, b):
@@ -82,12 +85,12 @@ def _symmetric(name, op, dtype):
 
 
 def _hermitian(op, dtype):
-    """Hermitian: one triangle is read."""
+    """Return a function that solves with a Hermitian matrix; it reads one triangle."""
     return _symmetric("hesv" if dtype.kind == "c" else "sysv", op, dtype)
 
 
 def _definite(op, dtype):
-    """Hermitian and positive definite: one triangle is read."""
+    """Return a function that solves with a Hermitian positive definite matrix; it reads one triangle."""
     posv = lapack("posv", dtype)
 
     def function(a, b):
@@ -100,7 +103,7 @@ def _definite(op, dtype):
 
 
 def _tridiagonal(op, dtype):
-    """Three diagonals; nothing else is read."""
+    """Return a function that solves with a tridiagonal matrix; it reads the three diagonals only."""
     gtsv, general = lapack("gtsv", dtype), _general(op, dtype)
 
     def function(a, b):
@@ -115,7 +118,7 @@ def _tridiagonal(op, dtype):
 
 
 def _banded(op, dtype):
-    """Any number of diagonals, which SciPy counts."""
+    """Return a function that solves with a banded matrix, whose diagonals SciPy counts."""
     # Not told to overwrite: SciPy 1.17 returns a read-only array then.
     return partial(scipy_linalg(np).solve, assume_a="banded", check_finite=False)
 
@@ -131,7 +134,7 @@ SOLVERS = {
 
 
 def _lapack_order(a, lower, hermitian):
-    """Return ``a`` without a copy where the transpose will do, and which triangle to read."""
+    """Return ``a``, or its transpose where that saves a copy, and which triangle of it to read."""
     flip = a.flags.c_contiguous and not hermitian
     return (a.T, not lower) if flip else (a, lower)
 
@@ -142,7 +145,7 @@ def _check(info):
 
 
 def _twin(op, xp):
-    """Solve with what ``xp`` has: a general solver, Cholesky factors and triangular solutions."""
+    """Return a function that solves on the device, by a general solver or by Cholesky factors."""
     general, cholesky = raising(xp, xp.linalg.solve), raising(xp, xp.linalg.cholesky)
     triangular = scipy_linalg(xp).solve_triangular
 
@@ -183,7 +186,7 @@ def tridiagonal_lu(op, node, xp):
 
 @array_funcify.register(SolveLUFactorTridiagonal)
 def tridiagonal_solve(op, node, xp):
-    """``a x = b``, or ``a^T x = b``, from the factors of ``a``."""
+    """The solution of ``a x = b``, or of ``a^T x = b``, from the factors of ``a``."""
     if xp is not np:
         return HostCall(node, xp)
     gttrs = lapack("gttrs", np.dtype(node.outputs[0].type.dtype))
@@ -197,7 +200,7 @@ def tridiagonal_solve(op, node, xp):
 
 @array_funcify.register(SolveTriangular)
 def solve_triangular(op, node, xp):
-    """A triangular matrix; the other triangle is not read."""
+    """The solution for a triangular matrix, whose other triangle is not read."""
     dtype = work_dtype(node)
     if xp is np:
         return _trtrs(op, dtype)
@@ -221,7 +224,7 @@ def solve_triangular(op, node, xp):
 
 
 def _trtrs(op, dtype):
-    """Triangular solution by LAPACK."""
+    """Return a function that solves with a triangular matrix by LAPACK."""
     trtrs = lapack("trtrs", dtype)
 
     def solution(a, b):
@@ -247,7 +250,7 @@ def _trtrs(op, dtype):
 
 @array_funcify.register(CholeskySolve)
 def cholesky_solve(op, node, xp):
-    """A positive definite matrix, of which the Cholesky factor is given."""
+    """The solution for a positive definite matrix, whose Cholesky factor is given."""
     dtype = work_dtype(node)
     if xp is np:
         return _potrs(op, dtype)
@@ -263,7 +266,7 @@ def cholesky_solve(op, node, xp):
 
 
 def _potrs(op, dtype):
-    """Cholesky solution by LAPACK."""
+    """Return a function that solves with a Cholesky factor by LAPACK."""
     potrs = lapack("potrs", dtype)
 
     def solution(factor, b):

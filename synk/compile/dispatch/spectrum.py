@@ -73,9 +73,10 @@ def eigh(op, node, xp):
 
 
 def _hermitian(function, op, keywords):
-    """Call SciPy's ``function`` of one or two matrices, which it may destroy where ``op`` says so.
+    """Return a function that calls SciPy's ``function`` with one or two Hermitian matrices.
 
-    It refuses NaN, from which LAPACK may not return.
+    It may overwrite the matrices if ``op`` says so. SciPy raises an error for NaN, from which LAPACK may not
+    return.
     """
 
     def factor(*matrices):
@@ -143,7 +144,7 @@ def qz(op, node, xp):
 
 
 def _nothing(*eigenvalue):
-    """Select no eigenvalue: LAPACK's own order."""
+    """Select no eigenvalue, so that they stay in the order of LAPACK."""
 
 
 def _reorder(wanted, s, t, q, z):
@@ -155,7 +156,7 @@ def _reorder(wanted, s, t, q, z):
 
 
 def _eigenvalues(ratio):
-    """Return alpha and beta; of real matrices LAPACK gives the parts of alpha apart."""
+    """Return alpha and beta; of real matrices LAPACK returns the two parts of alpha separately."""
     if len(ratio) == 2:
         return ratio
     real, imaginary, beta = ratio

@@ -131,14 +131,14 @@ def same(one: Any, other: Any) -> bool:
 
 
 def on_host(value: Any) -> Any:
-    """Return an array as NumPy's; leave other values as they are."""
+    """Return an array as a NumPy array, copied if it is on a GPU; return other values as they are."""
     if hasattr(value, "__cuda_array_interface__"):
         return value.get()
     return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def widened(value: Any) -> Any:
-    """Return an array as NumPy's, and as float32 if it has 16 bits; leave other values as they are."""
+    """Return an array as a NumPy array, and 16-bit floats as float32; return other values as they are."""
     value = on_host(value)
     return value.astype("float32") if str(getattr(value, "dtype", "")) in ROUNDED else value
 

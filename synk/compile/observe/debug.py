@@ -225,14 +225,14 @@ class Reference:
 
 
 class AsGiven(HostCall):
-    """Call a node's own implementation for what it gives, whatever dtype is declared."""
+    """Calls a node's own implementation and returns its results as they are, whatever dtype is declared."""
 
     def _to_device(self, variable: Variable, value: Any) -> Any:
         return value
 
 
 def apart(node: Apply) -> Apply:
-    """Return the node with inputs of its own: one that it reads twice may come in two widths."""
+    """Return a copy of the node in which no two inputs are one variable: their values may differ in dtype."""
     inputs = [v if isinstance(v, Constant) else v.type() for v in node.inputs]
     return Apply(node.op, inputs, [variable.type() for variable in node.outputs])
 
@@ -245,7 +245,7 @@ def as_declared(value: Any, variable: Variable) -> Any:
 
 
 def given(keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arrays in which a caller asked for the outputs."""
+    """Return the arrays that a caller has passed as ``out``."""
     out = keywords.get("out")
     return out if isinstance(out, tuple) else (out,)
 
@@ -256,7 +256,11 @@ def inner_program(op: Any, xp: Any, observe: Observer | None = None) -> Program:
 
 
 def comparable(op: Any, xp: Any) -> bool:
-    """Tell whether equal values are promised: not of memory as it was found, nor of all random numbers."""
+    """Tell whether the program must compute the same values as the Op's own implementation.
+
+    It need not for `AllocEmpty`, whose memory is left as it was found, nor for random variables that the
+    program draws by another algorithm.
+    """
     if isinstance(op, RandomVariable):
         return same_numbers(op) and device_sampler(op, xp) is None
     return not isinstance(op, AllocEmpty)

@@ -84,7 +84,7 @@ def _reason_against(node: Apply) -> str:
 
 
 def in_text(variable: Variable) -> bool:
-    """Tell whether a variable's value can stand in the text."""
+    """Tell whether a variable is a constant that is small enough to be written into the C text."""
     return isinstance(variable, Constant) and getattr(variable.data, "size", 1) <= LARGEST
 
 
@@ -181,7 +181,7 @@ def updates_much(node: Apply, fgraph: FunctionGraph) -> bool:
 
 
 def before_moving(variable: Variable) -> Variable:
-    """Return the variable of which another one is a view."""
+    """Return the variable that this one is a view of, however indirectly; itself if it is no view."""
     while variable.owner is not None and isinstance(variable.owner.op, MOVING):
         variable = variable.owner.inputs[0]
     return variable
@@ -201,7 +201,7 @@ class MakeRegions(GraphRewriter):
     """Put a `Region` in the place of each group of nodes that have C texts."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Make them of all nodes."""
+        """Group all nodes of the graph and make the regions."""
         order = fgraph.toposort()
         lazy = any(isinstance(node.op, IfElse) for node in order)
         apart = dict(plan_lazy(fgraph, order)[1]) if lazy else {}
@@ -236,7 +236,7 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
 
 
 def results(fgraph: FunctionGraph, inside: set[Apply], group: Sequence[Apply]) -> list[Variable]:
-    """Return the values that a region must return for others: of views, those they are made of."""
+    """Return the values that a region must return for nodes outside; for a view, what it is a view of."""
     found: dict[Variable, None] = {}
 
     def need(variable: Variable) -> None:

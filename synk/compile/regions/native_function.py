@@ -52,7 +52,7 @@ class NativeFunction:
         self._compilation = compilation
 
     def __len__(self) -> int:
-        """Count the characters of all of it."""
+        """Return the number of characters of the source and the declarations."""
         return sum(map(len, (self.source, *self.declarations)))
 
     def _first_call(self, *arguments: Any) -> Any:
@@ -61,7 +61,7 @@ class NativeFunction:
 
 
 class NativeCompilation:
-    """The functions of one process: those that wait are compiled together."""
+    """The C functions of one process: those that wait for their first call are compiled together."""
 
     def __init__(self, libraries: Libraries):
         self.libraries = libraries
@@ -82,7 +82,7 @@ class NativeCompilation:
         self._lock = threading.RLock()  # a signal's handler may come in the middle
 
     def function(self, source: str, declarations: Iterable[str]) -> NativeFunction:
-        """Return a function that waits for its first call."""
+        """Return a function for C source, compiled when it, or another that waits, is first called."""
         declarations = tuple(declarations)
         name = name_of(self._environment, source, *declarations)
         function = NativeFunction(self, name, source, declarations)
@@ -91,7 +91,7 @@ class NativeCompilation:
         return function
 
     def begin(self) -> None:
-        """Compile what all functions call; if that fails, the first of them says so."""
+        """Compile the prelude, which all functions call; if that fails, the first of them reports it."""
         with self._lock:
             (library,) = self.libraries.make([self._prelude_text])
             if not isinstance(library, CompileError):
@@ -106,7 +106,7 @@ class NativeCompilation:
             self._connect()
 
     def outcome(self) -> str:
-        """Compile all that wait; return a text that is the same on all ranks where all goes the same way."""
+        """Compile all functions that wait; return a digest of those that failed, for ranks to compare."""
         self.compile()
         failed = sorted(name for name, function in self._known.items() if function is gives_up)
         return name_of(self._environment, *failed)
@@ -124,7 +124,7 @@ class NativeCompilation:
             function.call = self._known.get(function.name, function.call)
 
     def _made(self, functions: dict[str, NativeFunction]) -> dict[str, Callable[..., Any]]:
-        """Take functions from the store, or compile them; what they call at the same time, once."""
+        """Return functions from the store, or compile them, with the prelude if that is not there yet."""
         if self._given_up or not functions:
             return dict.fromkeys(functions, gives_up)
         found: dict[str, Any] = {name: self.libraries.find(name) for name in functions}
@@ -155,7 +155,7 @@ class NativeCompilation:
 
 
 def grouped(functions: dict[str, NativeFunction]) -> list[SourceText]:
-    """Return the C files of regions by name: as many as are long and there are cores, of like lengths."""
+    """Divide functions among C files of similar lengths: more files for more text, up to one per core."""
     n_files = min(sum(map(len, functions.values())) // LONG + 1, len(functions), len(os.sched_getaffinity(0)))
     groups: list[dict[str, NativeFunction]] = [{} for _ in range(n_files)]
     for name, function in sorted(functions.items(), key=lambda pair: (-len(pair[1]), pair[0])):
@@ -170,7 +170,7 @@ def _file(group: dict[str, NativeFunction]) -> SourceText:
 
 
 def gives_up(*arguments: Any) -> None:
-    """Stand for a function that did not compile."""
+    """Take the place of a function that did not compile: None tells the caller to compute in Python."""
 
 
 @cache
@@ -181,14 +181,14 @@ def native_compilation() -> NativeCompilation | None:
 
 
 def begin() -> None:
-    """Compile what all regions call, before there are any."""
+    """Compile the prelude, which all regions call, before there are any regions."""
     compilation = native_compilation()
     if compilation is not None:
         compilation.begin()
 
 
 def agree(exchange: Callable[[np.ndarray], Sequence[np.ndarray]]) -> None:
-    """Compile what waits; where that does not go the same way on all ranks, run everything in Python.
+    """Compile all functions that wait; run all of them in Python if they do not compile alike on all ranks.
 
     ``exchange(array)`` returns the arrays of all ranks; each calls this at the same time.
     """

@@ -74,7 +74,7 @@ class Variables:
         return self._numbers[variable]
 
     def generator(self, variable: Variable, reader: Apply) -> str:
-        """Return the pointer to a generator's bits; NoText if another node than ``reader`` has them too."""
+        """Return the C pointer to a generator's bits; raise NoText if not ``reader`` alone uses it."""
         alone = [*self._liveness.readers(variable)] == [reader] and not self._liveness.is_kept(variable)
         if variable not in self._numbers or not alone:
             raise NoText("a generator that others read")

@@ -29,7 +29,7 @@ AHEAD_BYTES = 1 << 18
 
 
 class Request(NamedTuple):
-    """Rows of an array, and what they are asked for by."""
+    """Rows of an array to be uploaded, and the key by which `InputBuffers.take` finds them again."""
 
     key: Any
     array: NDArray[Any]  # on the host, C contiguous
@@ -42,7 +42,7 @@ class Request(NamedTuple):
 
 
 class PendingUpload(NamedTuple):
-    """Rows that are on their way."""
+    """Rows whose upload has begun."""
 
     key: Any
     buffer: InputBuffer
@@ -77,7 +77,7 @@ class Uploader:
         self._making = threading.Lock()
 
     def buffers(self, function: int, position: int) -> InputBuffers:
-        """Return the way of one input of a function."""
+        """Return the buffers through which one input of a function reaches the GPU."""
         buffers = self._buffers.get((function, position))
         if buffers is None:
             buffers = self._buffers[function, position] = InputBuffers(self)
@@ -85,14 +85,15 @@ class Uploader:
 
     @staticmethod
     def suits(array: NDArray[Any]) -> bool:
-        """Tell whether rows of an array go this way, if they are large.
+        """Tell whether large numbers of rows of an array may be uploaded through these buffers.
 
-        Vectors of whole numbers may be lengths or conditions, which programs read on the host.
+        Vectors of integers and booleans may not: they may be lengths or conditions, which programs read on
+        the host.
         """
         return array.flags.c_contiguous and (array.ndim > 1 or array.dtype.kind not in "iub")
 
     def buffer(self) -> InputBuffer:
-        """Make a buffer."""
+        """Return a new buffer; the first call also makes the stream that copies."""
         if self._streams is None:
             copying = self.xp.cuda.Stream(non_blocking=True)
             self._streams = Streams(self._computing, copying, self._recording)
@@ -120,20 +121,20 @@ class Uploader:
         buffer.load(request.array, request.rows, self.gather)
 
     def finish(self) -> None:
-        """End a call, well or not: all that reads its rows has been launched."""
+        """End a call, whether it has failed or not, once all work that reads its rows has been launched."""
         for buffers in list(self._buffers.values()):
             buffers.finish()
         while self._forgotten:
             self._forgotten.popleft().wait()
 
     def forget(self, function: int) -> None:
-        """Let go of what was kept for a function; safe in finalizers, at any moment."""
+        """Release the buffers of a function; safe in finalizers, at any moment."""
         for key in list(self._buffers):
             if key[0] == function and (buffers := self._buffers.pop(key, None)):
                 self._forgotten.append(buffers)  # its memory may be copied from at this moment
 
     def close(self) -> None:
-        """Wait for what is on its way, free everything and end the threads; it can be used again."""
+        """Wait for uploads in progress, free all memory, end the threads; the uploader can be used again."""
         if self._streams is None:
             return
         self._forgotten.extend(self._buffers.values())
@@ -150,7 +151,7 @@ class Uploader:
 
 
 class InputBuffers:
-    """The way of one input of a function, two buffers wide."""
+    """The two buffers through which one input of a function reaches the GPU, used in turn."""
 
     def __init__(self, uploader: Uploader):
         self._uploader = uploader
@@ -159,9 +160,10 @@ class InputBuffers:
         self._given: InputBuffer | None = None  # being read by a program
 
     def take(self, request: Request) -> Any:
-        """Return rows on the GPU; those that were handed out before are read no more.
+        """Return the requested rows on the GPU, uploaded by `start` or else now.
 
-        They are overwritten by the next but one: a program keeps no view of its inputs.
+        The caller reads the rows of the `take` before this one no more. Their buffer is overwritten at the
+        next but one, since a program keeps no view of its inputs.
         """
         self._retire()
         buffer = self._arrived(request.key)
@@ -172,7 +174,7 @@ class InputBuffers:
         return buffer.hand_out()
 
     def start(self, request: Request) -> None:
-        """Begin to bring rows for the next `take` that asks by the same key."""
+        """Begin to upload rows for the next `take` with the same key, if they are large."""
         if request.nbytes < AHEAD_BYTES:
             return
         self._arrived(None)
@@ -183,11 +185,11 @@ class InputBuffers:
             )
 
     def finish(self) -> None:
-        """End a call: all that reads its rows has been launched."""
+        """End a call once all work that reads its rows has been launched."""
         self._retire()
 
     def wait(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no upload is in progress."""
         self._arrived(None)
         for buffer in self._slots:
             buffer.wait()
@@ -198,7 +200,7 @@ class InputBuffers:
             buffer.retire()
 
     def _arrived(self, key: Any) -> InputBuffer | None:
-        """Return the buffer that was started for ``key``, once its copy has been launched."""
+        """Return the buffer that `start` loads for ``key``, once its copy is launched; else None."""
         coming = self._pending
         if coming is None:
             return None
@@ -216,7 +218,7 @@ class InputBuffers:
 
 
 def copy_rows(array: Any, rows: SelectedRows, target: NDArray[Any]) -> None:
-    """Copy rows to where they are to be."""
+    """Copy rows of ``array`` to ``target``."""
     if rows.indices is None:
         target[...] = rows.of(array)
     else:
@@ -224,5 +226,5 @@ def copy_rows(array: Any, rows: SelectedRows, target: NDArray[Any]) -> None:
 
 
 def is_large(request: Request) -> bool:
-    """Tell whether rows are worth a way of their own; few bytes go with what CuPy does by itself."""
+    """Tell whether rows are worth an upload through buffers of ours; CuPy copies a few bytes by itself."""
     return request.nbytes >= SMALL_BYTES

@@ -191,7 +191,7 @@ class GraphFunction(Function):
         return values
 
     def check_compared(self) -> None:
-        """Raise ValueError if there was no first call yet, which is to be compared with one process."""
+        """Raise ValueError if the first call, which is to be compared with one process, is still to come."""
         if self._first is not None:
             raise ValueError(
                 f"{self.name!r} has check='first': call it once by itself before it joins a sequence"

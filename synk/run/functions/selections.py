@@ -37,7 +37,7 @@ class Selection(NamedTuple):
 
 
 def positions(inputs: Sequence[Any]) -> dict[str, int]:
-    """Return where inputs stand, by name; a name that two of them have means neither."""
+    """Return the positions of inputs by name, without the names that several of them have."""
     names = [variable.name for variable in inputs]
     return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}
 
@@ -118,7 +118,7 @@ def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:
 
 
 def common_length(entries: Sequence[Any]) -> int | None:
-    """Return how many rows each input has, or None if they differ or are not all of Data as long as that."""
+    """Return the number of rows if all inputs are Data of one length, none of them minibatch; else None."""
     lengths = {len(entry) if is_gathered(entry) else None for entry in entries}
     return lengths.pop() if len(lengths) == 1 else None
 
@@ -147,10 +147,11 @@ def select_batch(
 def select_following(
     variables: Sequence[Any], entries: Sequence[Any], next_batch: Any, in_place: bool
 ) -> SelectedRows | None:
-    """Return the rows that ``next_batch`` selects, or None if there is nothing to do ahead.
+    """Return the rows that ``next_batch`` selects, or None if ranks need not gather any of them ahead.
 
-    Arrays and minibatch Data are other ones in the next call; with `in_place`, ranks read stretches of rows
-    where they are. Raises as `select_common`.
+    Only Data are gathered ahead, and no minibatch Data: arrays and minibatch Data differ at each call. If
+    ``in_place``, stretches of rows are not gathered either, since ranks read them where they are. Raises as
+    `select_common`.
     """
     lasting = [position for position, entry in enumerate(entries) if is_gathered(entry)]
     if not lasting:
@@ -175,8 +176,8 @@ def select_shares(
 ) -> tuple[SelectedRows, ...]:
     """Return the rows that ``batch_s`` selects of all sliceable variables, per rank.
 
-    ``lengths`` are their rows, by variable, then by rank. Raises as `select_each`; ValueError also if other
-    rows of each variable are selected.
+    ``lengths`` are their rows, by variable, then by rank. Raises as `select_each`; ValueError also if
+    ``batch_s`` does not select the same rows of every variable.
     """
     picked = [select_each(batch_s, of_variable) for of_variable in lengths]
     for other in picked[1:]:
@@ -208,7 +209,7 @@ class IndexList:
         return messages.RowSpan(start, self._total, listed=True)
 
     def stage(self, staging: StagingBuffers, key: tuple[Any, ...]) -> messages.ArrayRef | None:
-        """Put all into shared memory; None if there are none."""
+        """Copy all index arrays into one staging buffer, and return a reference; None if there are none."""
         if not self._arrays:
             return None
         return staging.put(key, self._arrays[0] if len(self._arrays) == 1 else np.concatenate(self._arrays))

@@ -28,7 +28,7 @@ from synk.values.script_frames import stacklevel
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of all ranks; that of a run that starts is empty.
+    """The state of all ranks that new workers start from; it is empty where a run starts.
 
     Parameters
     ----------
@@ -75,9 +75,9 @@ class Recovery:
         return copy.deepcopy(self._beside)
 
     def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]], beside: Any = None) -> None:
-        """Take values, per rank, for the commit, in place of the last one, and what goes ``beside`` them.
+        """Keep the values of all ranks as the commit, in place of the last one, and what the script adds.
 
-        None stands for the same as on rank 0: it is kept once.
+        A value of None means that a rank has the same value as rank 0, which is kept once.
         """
         self._kept = {
             identity: (first, *(first if value is None else value for value in others))
@@ -86,7 +86,10 @@ class Recovery:
         self._kept_per_rank, self._beside = self._memory.per_rank.now, beside
 
     def check_shareable(self) -> None:
-        """Raise SynkStateError if ranks have arrays of their own, for which others would have no place."""
+        """Raise SynkStateError if the commit cannot be given to another number of ranks.
+
+        That is so where each rank has a value of its own, other than its part of the rows of one array.
+        """
         own = [
             describe(self._memory.variables[identity])
             for identity, (first, *others) in self._kept.items()
@@ -101,9 +104,10 @@ class Recovery:
             )
 
     def deal(self, n_ranks: int) -> None:
-        """Make the commit that of so many ranks.
+        """Convert the commit to one of ``n_ranks`` ranks.
 
-        Rows are dealt out anew; of the rest each has rank 0's values, and a stream of random numbers.
+        Rows are split anew. Of any other variable each rank gets rank 0's value; of a random generator each
+        gets a stream of its own.
         """
         self._kept = {
             identity: tuple(np.array_split(np.concatenate(values), n_ranks))
@@ -120,7 +124,7 @@ class Recovery:
         return since is not None and since.kind == ROWS
 
     def restore(self) -> list[str]:
-        """Give rank 0 its committed values; return the names of variables that have none."""
+        """Give rank 0 its committed values back; return the names of variables that no commit holds."""
         per_rank = self._memory.per_rank
         before, per_rank.now = per_rank.now, self._kept_per_rank  # the rest starts equal
         missing = []
@@ -143,7 +147,7 @@ class Recovery:
 
 
 def warn_of(missing: Sequence[str]) -> None:
-    """Warn of variables that no commit holds, when the run works again."""
+    """Warn that the variables ``missing`` are in no commit; called once the run works again."""
     if missing:
         warnings.warn(
             f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
@@ -154,5 +158,5 @@ def warn_of(missing: Sequence[str]) -> None:
 
 
 def _dealt(value: Any, rank: int) -> Any:
-    """Return rank 0's value for another rank; of a random state it makes a stream, as at the start."""
+    """Return rank 0's value as another rank gets it: of a random generator, a stream of the rank's own."""
     return stream(copy_of(value), rank) if isinstance(value, np.random.Generator) else value

@@ -42,12 +42,13 @@ def launch(
     machine: Machine | None = None,
     others: Sequence[Any] = (),
 ) -> Crew:
-    """Start the workers of a run, from a state, and return them; the calling process is the rank at place 0.
+    """Start the workers of a run, and return them; the calling process is the rank at place 0.
 
-    With a ``machine``, they are those of that one. Each closes ``others``, which it inherits.
+    They start from ``state``. With a ``machine``, they are the workers of that one. Each closes ``others``,
+    which it inherits from the calling process.
 
-    Raises OSError if the system refuses a process: those started before are ended; SynkStateError if the fork
-    server is to fork, and is gone.
+    Raises OSError if the system refuses a process, after those already started have been ended;
+    SynkStateError if the fork server is to fork, and is gone.
     """
     crew, server, specs = Crew(devices.n_ranks, machine), source.server(devices), []
     by_main_thread = threading.current_thread() is threading.main_thread()
@@ -106,7 +107,7 @@ def _warn_of_threads() -> None:
 
 @contextmanager
 def _shared_with(crew: Crew, place: int) -> Iterator[tuple[socket, socket, StderrLog, Stacks]]:
-    """Make what a worker and the master talk through; it is closed again if no process comes of it."""
+    """Make what a worker shares with the master; it is closed again if no process is made."""
     with ExitStack() as made:
         ours, theirs = map(made.enter_context, pair())
         log = made.enter_context(closing(crew.commons.stderr_log(place)))

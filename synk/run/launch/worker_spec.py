@@ -82,13 +82,13 @@ class WorkerSpec:
 
     @property
     def rank(self) -> int:
-        """Its number among the ranks of the run."""
+        """The worker's number among all ranks of the run."""
         return self.place if self.machine is None else self.machine.ranks[self.place]
 
     def send(self, end: socket) -> None:
         """Send all of this to a worker, over the master's end of its channel.
 
-        One that dies meanwhile is found dead by the first command; TimeoutError if it lives but does not
+        The first command finds out if the worker dies meanwhile. Raises TimeoutError if it lives but does not
         read.
         """
         files = self.log.fileno(), self.printout.fileno(), self.stacks.fileno()
@@ -110,9 +110,9 @@ class WorkerSpec:
 
     @classmethod
     def receive(cls, end: socket, parent: int) -> WorkerSpec | None:
-        """Take what `send` sends: segments and messages one by one, as they are run through.
+        """Return the spec that `send` has sent; None if no worker is needed any more.
 
-        None if no worker is needed any more.
+        Its segments and messages are received one by one, as they are iterated over.
         """
         receiver = Receiver(end)
         head, _ = receiver.receive()

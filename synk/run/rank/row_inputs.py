@@ -42,6 +42,9 @@ def stand_in(entry: RowInput) -> Any:
 
 
 def numbers_of_rows(n_rows: int, total_rows: int, first_row: int, leads: bool) -> list[Any]:
-    """Return the numbers of rows that graphs read, in the order of their inputs."""
+    """Return the numbers that graphs read about a slice's rows, as 0-d arrays, in the order of their inputs.
+
+    They are the values of the shared variables of the same names, which `synk.exact.run_values` explains.
+    """
     numbers = [np.asarray(number, dtype="int64") for number in (n_rows, total_rows, first_row)]
     return [*numbers, np.asarray(leads)]

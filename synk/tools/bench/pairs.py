@@ -19,7 +19,7 @@ LEAST_ROUNDS = 3  # below that, quartiles mean nothing
 
 
 class Spread(NamedTuple):
-    """Middle of some numbers, and how far they scatter."""
+    """The median and the quartiles of some numbers."""
 
     low: float  # first quartile
     median: float
@@ -40,7 +40,10 @@ class Comparison:
         return statistics.median(self.seconds[name])
 
     def ratio(self, name: str, to: str | None = None) -> Spread:
-        """Return how many times as long as the reference, or ``to``, a candidate took in the same round."""
+        """Return the time of a candidate divided by that of ``to`` in the same round, over all rounds.
+
+        ``to`` is another candidate, by default the reference.
+        """
         pairs = zip(self.seconds[name], self.seconds[to or self.reference], strict=True)
         return spread([time / reference for time, reference in pairs])
 

@@ -27,8 +27,8 @@ LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each ot
 class MasterChannel:
     """The master's ends of all channels, in rank order from rank 1: a `Channel`.
 
-    Now and then while it waits, it calls ``on_late`` with the ranks that it waits for, which raises to give
-    up.
+    While it waits, it calls ``on_late`` from time to time with the ranks that it waits for; ``on_late``
+    raises to end the wait.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class MasterChannel:
         self._mailbox.spin.missed(time.monotonic() - began)
 
     def _all_here(self) -> bool:
-        """Take what is in the mailboxes; return whether all have answered."""
+        """Take the replies that are in mailboxes; return whether all workers have answered."""
         for rank in self._mailbox.arrived():
             self._replies[rank] = partial(self._mailbox.reply, rank)
         return len(self._replies) == len(self._ends)
@@ -133,7 +133,7 @@ class MasterChannel:
         self._deaths.report(ready)
 
     def _wait(self) -> list[int]:
-        """Sleep until something has come, or a worker died; return which descriptors say so."""
+        """Sleep until something has come, or a worker has died; return the descriptors that show it."""
         self._mailbox.sleep(True)
         try:
             # Looked at again after the sleep is announced: who answered before saw nobody to wake.
@@ -149,7 +149,7 @@ class MasterChannel:
             raise TimeoutError("not all workers have answered")
 
     def _be_patient(self, rank: int) -> None:
-        """Wait in the middle of a frame."""
+        """Raise if it is time to give up on a worker that is in the middle of a frame."""
         self._check_deadline()
         self._on_late([rank])
 
@@ -162,18 +162,18 @@ class MasterChannel:
         self.torn = False
 
     def close(self) -> None:
-        """Let go of what the workers sent; the sockets belong to who made them."""
+        """Release what the workers have sent; the sockets are closed by their owner."""
         for receiver in self._receivers:
             receiver.close()
 
 
 def _first_of(read: Callable[[], tuple[Any, int | None]]) -> Callable[[], Any]:
-    """Return a function that unpickles a message, without the descriptor that no reply brings."""
+    """Return a function that unpickles a reply and leaves out the descriptor, which no reply has."""
     return lambda: read()[0]
 
 
 def _milliseconds(deadline: float | None) -> float:
-    """Return how long to poll: until a deadline, but only a moment."""
+    """Return how long to poll: until the deadline, but for `SLEEP_SECONDS` at most."""
     left = SLEEP_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
     return 1000 * min(left, SLEEP_SECONDS)
 
@@ -211,7 +211,7 @@ class WorkerChannel:
         return any(descriptor == self._end.fileno() for descriptor, _ in self._poll.poll(0))
 
     def receive_frame(self) -> tuple[Any, int | None]:
-        """Wait for the next message that does not come by mailbox; return what unpickling it has raised."""
+        """Return the next message that comes by the socket, or the error that unpickling it raised."""
         self._frames += 1
         self._by_mailbox = False
         unpickle = self._receiver.read()
@@ -225,7 +225,7 @@ class WorkerChannel:
         return message, descriptor
 
     def _sleep(self) -> bool:
-        """Sleep until something has come, or a while; return whether there is a frame to receive."""
+        """Sleep until something has come, `SLEEP_SECONDS` at most; return whether there is a frame."""
         mailbox = self._mailbox
         mailbox.sleep(True)
         try:

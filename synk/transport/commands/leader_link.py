@@ -76,7 +76,7 @@ class LeaderLink:
     pids : tuple of int
         Of that machine's ranks.
     replies : list of Reply, optional
-        To the present command, once they have come; or what unpickling them has raised.
+        Those to the present command, once they have come; or the exception that unpickling them has raised.
     loss : Loss, optional
         What has ended the machine's part in the run.
     standing : Standing, optional
@@ -108,7 +108,7 @@ class LeaderLink:
         self.patience()
 
     def send(self, frame: Frame) -> None:
-        """Send a frame; a connection that is broken is found out by `look`."""
+        """Send a frame; if the connection is broken, `look` finds that out."""
         self.torn = True
         self._unread += size_of(frame)
         if self._unread > LARGE_BYTES:
@@ -129,9 +129,9 @@ class LeaderLink:
                 self._lose()
 
     def greet(self, seconds: float) -> Any:
-        """Take in who the leader's workers are and, as is returned, where, which it has said within so long.
+        """Take the pids of the leader's ranks from its first message, and return where the ranks run.
 
-        Raises SynkStateError if it has not.
+        Raises SynkStateError if no such message has come; ``seconds`` is how long it was waited for.
         """
         host = self.machine.host
         if isinstance(self.replies, Failure):
@@ -150,13 +150,16 @@ class LeaderLink:
         return placement
 
     def inquire(self) -> None:
-        """Ask whom the leader waits for, unless it does not read."""
+        """Ask which ranks the leader waits for, unless a message is sent or read in part only."""
         self.standing = None
         if not self.torn:
             self.send(encode(Inquiry()))
 
     def hear(self, deadline: float) -> None:
-        """Wait until a moment of ``time.monotonic()`` for the answer, or for the replies to the command."""
+        """Wait for the answer to `inquire` or for the replies to the command, until ``deadline``.
+
+        The deadline is a moment of ``time.monotonic()``.
+        """
         while self.standing is self.replies is self.loss is None and not self.torn:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -164,7 +167,7 @@ class LeaderLink:
             self.look(left)
 
     def look(self, seconds: float = 0.0) -> None:
-        """Take in what has come, or comes within so many seconds; but in the middle of a frame, nothing."""
+        """Read one message if it has come or comes within ``seconds``; do nothing while `torn`."""
         if not self.torn:
             self.torn = True
             self._take(seconds)
@@ -202,17 +205,17 @@ class LeaderLink:
         self.loss = Loss(self.machine.first, death)
 
     def blame(self, cause: str) -> None:
-        """Say what has ended the machine's part in the run, once that is known."""
+        """Note as the cause of the machine's loss what has been found out meanwhile."""
         if self.loss is not None:
             self.loss = self.loss._replace(death=self.loss.death._replace(cause=cause))
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether the machine, or the way to it, is lost, and not just a worker on it."""
+        """Tell whether the machine, or the connection to it, is lost, and not just a worker on it."""
         return self.loss is not None and self.loss.death.lost is not None
 
     def dismiss(self) -> None:
-        """Tell the leader that it is the end, unless that is closed, or it does not read."""
+        """Tell the leader to end, unless the connection is closed or the leader does not read."""
         if self._end.fileno() >= 0:
             self.patience = give_up
             self._send(encode(messages.Close()))
@@ -233,7 +236,7 @@ class LeaderEnd:
         self._poll.register(end, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
-        """As of `CommandSource`; in place of a message that does not unpickle, return what that raised."""
+        """Return the next message, or the error that unpickling it raised; see `CommandSource`."""
         while True:
             message = self._kept.popleft() if self._kept else self._read()
             if isinstance(message, Large):
@@ -252,7 +255,7 @@ class LeaderEnd:
         return bool(self._kept or self._poll.poll(0))
 
     def is_asked(self) -> bool:
-        """Tell whether the master inquires, in the middle of a command; other messages wait for `receive`."""
+        """Tell whether the master inquires in the middle of a command; keep other messages for `receive`."""
         while not self._kept and self._poll.poll(0):
             message = self._read()
             if isinstance(message, Inquiry):
@@ -261,7 +264,7 @@ class LeaderEnd:
         return False
 
     def reply(self, message: Any) -> None:
-        """Send a message; raise what pickling it raised, and nothing was sent then."""
+        """Send a message; if it cannot be pickled, raise that error, and send nothing."""
         frame = encode(message)
         if size_of(frame) > LARGE_BYTES:
             self._send(encode(Large()))
@@ -286,7 +289,7 @@ class LeaderEnd:
                 self._send(encode(Ended()))
 
     def hung_up(self) -> bool:
-        """Return whether the master has closed its end, or is gone, whatever has come before."""
+        """Tell whether the master has closed its end or is gone, even if there are messages to read yet."""
         ended = select.poll()
         ended.register(self._end, select.POLLRDHUP)
         return bool(ended.poll(0))

@@ -62,7 +62,10 @@ def link(
 def meet(
     ends: Mapping[int, socket.socket], addresses: Sequence[Address], deadline: float, watch: Watch
 ) -> None:
-    """Wait until all machines have links to all others, as each says to each then."""
+    """Tell all other machines that this one is linked to all, and wait until each of them says so too.
+
+    Raises TimeoutError if one does not by the deadline, ConnectionError if one closes its link instead.
+    """
     waited, poll = {end.fileno(): machine for machine, end in ends.items()}, select.poll()
     for end in ends.values():
         with suppress(OSError):  # it is gone

@@ -33,9 +33,12 @@ def addresses() -> dict[str, str]:
 def own_address(host: str, others: Sequence[str], interface: str | None = None) -> str:
     """Return the address at which this machine, the first host, listens for the others.
 
-    It is that of its name; where this is for the machine alone, as the 127.0.1.1 of Debian's /etc/hosts, that
-    from which it reaches the first of the others. Raises SynkStateError if the first host is another machine,
-    or it has no such interface; TypeError if that is no string.
+    It is the address that the host's name stands for. Where that reaches this machine only, as the 127.0.1.1
+    of Debian's /etc/hosts, it is the address from which this machine reaches the first of ``others``. With an
+    ``interface``, it is the address of that.
+
+    Raises SynkStateError if the first host is another machine, or this one has no such interface; TypeError
+    if ``interface`` is no string.
     """
     mine = addresses()
     if interface is not None and short(host) == short(socket.gethostname()):  # whatever address others know

@@ -155,9 +155,10 @@ def _unlinked_file() -> FileIO:
 def _mapped(descriptor: int, nbytes: int, offset: int, writable: bool) -> Any:
     """Return the memory behind ``descriptor`` as a buffer that unmaps it when dropped.
 
-    Python's own mmap keeps a duplicate of the descriptor for as long: one for every array. So it gets private
-    memory, which takes none and is never touched, and the segment is laid over that. Nor is that memory
-    accounted for: a file may be larger than all there is.
+    Python's mmap keeps a duplicate of a descriptor open as long as its mapping: one for every array. So it is
+    asked for anonymous memory instead, which needs no descriptor, and the segment is mapped over that, at the
+    same address. The anonymous memory is never touched. Nor is it reserved, because a file may be larger than
+    all memory that there is.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | MAP_NORESERVE, protection)
@@ -170,7 +171,7 @@ def _mapped(descriptor: int, nbytes: int, offset: int, writable: bool) -> Any:
 
 
 def _undo(name: str) -> None:
-    """Remove a segment of ours that was being made: its name and its descriptor, wherever that got to."""
+    """Remove a segment whose making an exception has ended: its name, and its descriptor if it is open."""
     with contextlib.suppress(posix_ipc.ExistentialError):
         posix_ipc.unlink_shared_memory(name)
     for descriptor in os.listdir("/proc/self/fd"):
@@ -180,9 +181,9 @@ def _undo(name: str) -> None:
 
 
 def _allocate(descriptor: int, nbytes: int) -> None:
-    """Set memory aside, or say why there is none.
+    """Allocate all pages of a file now, or raise an error that says why there is no memory for them.
 
-    Without this a full file system is found out by SIGBUS at the first touch, and a limit by SIGKILL.
+    Otherwise a full file system would end the process by SIGBUS at the first touch, and a limit by SIGKILL.
     """
     size = max(nbytes, 1)
     _check_file_system(nbytes)

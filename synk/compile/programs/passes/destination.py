@@ -33,7 +33,7 @@ REGROUPS = (Reshape, JoinDims, SplitDims)
 
 
 def find_destinations(plan: ProgramPlan) -> Destinations:
-    """Decide what is written where."""
+    """Return which nodes write into the memory of an output, and which outputs are copied there."""
     inputs, outputs, aliases = plan.fgraph.inputs, plan.fgraph.outputs, plan.aliases
     settled = {k: inputs[i] for k, i in plan.updates.items() if isinstance(outputs[k].type, DenseTensorType)}
     found = Destinations({}, {}, settled, aliases.sharing(outputs, settled))
@@ -57,7 +57,7 @@ def find_destinations(plan: ProgramPlan) -> Destinations:
 
 
 class _Claim:
-    """Claim memory for one output."""
+    """Looks for nodes that can write one output straight into its memory."""
 
     def __init__(
         self,
@@ -71,14 +71,17 @@ class _Claim:
         self._returned, self._output, self._target = returned, output, target
 
     def whole(self) -> None:
-        """Let the node of the output write into the target."""
+        """Let the node that computes the output write into the target, if it can."""
         writer = self._writer(self._output)
         if writer is not None and self._target is not None and self._aliases.free(self._target, writer[0]):
             node, shape = writer
             self._found.slots[node] = Slot(Buffer(self._output, self._target), 0, prod(shape), shape)
 
     def join(self) -> None:
-        """Let the nodes of the pieces write into the target, or into a new array."""
+        """Let the nodes that compute the pieces of a join write each into its place in one buffer.
+
+        The buffer is the target if nothing reads that any more when the first of them runs, else a new array.
+        """
         node = self._output.owner
         if node in self._found.slots:
             return  # it is a piece of another join

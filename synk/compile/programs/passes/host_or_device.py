@@ -139,7 +139,7 @@ def is_small(variable: Variable) -> bool:
 
 
 class _Placer:
-    """Sides of the values so far, and their copies."""
+    """Decides on which side each node runs, and which values must be copied to the other side."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _Placer:
         return HOST if variable in self._wanted else DEVICE
 
     def finish(self, results, targets) -> Placement:
-        """List the steps."""
+        """Return the placement: all nodes in order, each followed by copies of its results."""
         steps = [step for variable in self._inputs for step in self._crossings(variable)]
         for node in self._nodes:
             steps.append(PlacedStep(node, self._arguments[node], node.outputs))
@@ -249,7 +249,7 @@ class _Placer:
         return [PlacedStep(None, [variable], [copy], to) for to, copy in copies.items()]
 
     def _transfers(self, steps) -> Transfers:
-        """Count the values that cross; single ones go to the device with a launch."""
+        """Count the arrays that are copied; a single number goes to the device with a launch."""
         homes = self._homes
         down = [s for s in steps if s.to in (HOST, SCALAR) and homes[s.inputs[0]] == DEVICE]
         up = [

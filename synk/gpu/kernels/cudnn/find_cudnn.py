@@ -32,7 +32,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FoundCudnn:
-    """The outcome of a search."""
+    """cuDNN as `search` has found it: its Python front end, or the reason why it cannot be used."""
 
     module: Any  # the front end, or None if cuDNN cannot be used here
     reason: str = ""  # why not, and what to do; empty where it can
@@ -41,7 +41,7 @@ class FoundCudnn:
 
 @cache
 def find() -> FoundCudnn:
-    """Search once in a process."""
+    """Return the outcome of `search`, which runs once in a process."""
     return search()
 
 
@@ -74,7 +74,7 @@ def _warn_once(reason: str) -> None:
 
 
 def search() -> FoundCudnn:
-    """Import the front end and look at what it has loaded."""
+    """Import cuDNN's front end and check its version and those of the libraries that it has loaded."""
     if find_spec("cudnn") is None:
         return FoundCudnn(None, f"cuDNN's front end is not installed: {REMEDY}", installed=False)
     load_cudnn(Path(sysconfig.get_path("purelib")))
@@ -89,8 +89,9 @@ def search() -> FoundCudnn:
 def load_cudnn(packages: Path) -> None:
     """Load cuDNN where the front end would not find it.
 
-    It looks among ``packages`` of its own environment, and else for a library of this name that the process
-    has, or that the system knows. An environment that sees another's packages has cuDNN in neither place.
+    The front end looks among ``packages`` of its own environment, and else for a library of this name that
+    the process has loaded or that the system knows. An environment that sees the packages of another one has
+    cuDNN in neither place.
     """
     if any(packages.glob("nvidia/cudnn*/lib/libcudnn.so.*")):
         return
@@ -99,7 +100,7 @@ def load_cudnn(packages: Path) -> None:
 
 
 def unfit(module: Any) -> str:
-    """Say what is wrong with a module that should be the front end of cuDNN 9, or nothing."""
+    """Return a reason why a module cannot serve as the front end of cuDNN 9; "" if there is none."""
     version = getattr(module, "__version__", None)
     if version is None or not hasattr(module, "pygraph"):
         return f"the module cudnn in {getattr(module, '__file__', 'no file')} is not {FRONT_END}"
@@ -128,10 +129,10 @@ def built_for() -> int:
 
 
 def load_cublas_of(major: int) -> str:
-    """Load cuBLAS for CUDA ``major``, and say what is wrong with it, or nothing.
+    """Load cuBLAS for CUDA ``major``; return a reason why that is not possible, or "".
 
-    Without it, cuDNN aborts the process when the first plan is made. It looks in folders of its own, so
-    the library must be there by its name beforehand.
+    Without cuBLAS, cuDNN aborts the process when the first plan is made. cuDNN looks for it in folders of its
+    own only, so the process must have loaded the library under its name beforehand.
     """
     name = f"libcublasLt.so.{major}"
     if not major or _is_there(name):

@@ -74,13 +74,16 @@ class PlanBuilder:
         return ConvolutionPlan(self.engine, parts)
 
     def array(self, layout: ArrayLayout) -> MemoryObject:
-        """Return the memory object of an array that each run is given: the result first, then the inputs."""
+        """Return a memory object for an array that each run is given.
+
+        Call this for the result first, then for the inputs: runs are given the arrays in the same order.
+        """
         memory = self._memory(self.descriptor(layout))
         self._slots.append(memory.handle)
         return memory
 
     def buffer(self, *descriptors: int) -> tuple[MemoryObject, ...]:
-        """Return memory objects of one place in the workspace, seen in several ways."""
+        """Return a memory object for each descriptor, all of them for the same place in the workspace."""
         memories = tuple(self._memory(descriptor) for descriptor in descriptors)
         self._placed += [(memory.handle, self._buffers) for memory in memories]
         size = max(self.api.dnnl_memory_desc_get_size(descriptor) for descriptor in descriptors)
