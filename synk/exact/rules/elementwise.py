@@ -36,7 +36,7 @@ OPPOSITE = {"max": "min", "min": "max"}
 
 @relate.register(Elemwise)
 def elementwise(op: Elemwise, node: Apply, given: Relations) -> Outcome:
-    """Row by row where there are rows; else as the scalar Op says what it does to parts of a sum."""
+    """Rows stay rows, beside the same rows of other inputs; without rows `parts` or `counting` decides."""
     outputs = len(node.outputs)
     if isinstance(op.scalar_op, ps.Second) and isinstance(given[0], Partial | Count | Counts):
         # Of the first input the shape alone is read, and that of a part is that of the whole.
@@ -58,7 +58,7 @@ def elementwise(op: Elemwise, node: Apply, given: Relations) -> Outcome:
 @relate.register(TensorFromScalar)
 @relate.register(ScalarFromTensor)
 def same_number(op: Any, node: Apply, given: Relations) -> Outcome:
-    """The number as it is."""
+    """The number keeps its relation."""
     return given, given
 
 
@@ -66,7 +66,7 @@ def same_number(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _leading_rows(given: Relations) -> Rows | None:
-    """Return the rows that the result has: along the axis that most inputs have them."""
+    """Return the rows that the result has: along the axis where most inputs have them; None without."""
     rows = [one for one in map(as_rows, given) if isinstance(one, Rows)]
     if not rows:
         return None
@@ -75,7 +75,7 @@ def _leading_rows(given: Relations) -> Rows | None:
 
 
 def _beside(rows: Rows, variable: Any, relation: Any) -> Any:
-    """Return the relation that an input must have beside rows."""
+    """Return the relation that an input must have for each rank to compute the result's rows."""
     relation = as_rows(relation)
     if isinstance(relation, Rows) and matching(relation, rows):
         return relation
@@ -83,7 +83,7 @@ def _beside(rows: Rows, variable: Any, relation: Any) -> Any:
 
 
 def matching(one: Rows, other: Rows) -> bool:
-    """Tell whether two values have equally many rows on each rank, if they have so in one process."""
+    """Tell whether two values have equally many rows on each rank if one process has as many of both."""
     plain = not selected(one) and not selected(other)
     return one.axis == other.axis and (plain or one.length == other.length)
 
@@ -92,12 +92,12 @@ def matching(one: Rows, other: Rows) -> bool:
 
 
 def keeps_counting(before: str, after: str) -> bool:
-    """Tell whether numbers of rows, of ranks and of all, are as another dtype still each other's sum."""
+    """Tell whether the ranks' numbers of rows add up to that of all rows in the dtype ``after``, too."""
     return after in ("float32", "float64") or (after == "int64" and before.startswith(("int", "uint")))
 
 
 def counting(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Casts and multiples of numbers of rows are such numbers; all else is computed of those of all ranks."""
+    """A number of rows stays one when cast or multiplied; other Ops need that of all ranks' rows."""
     if isinstance(op, ps.Cast | ps.Identity):
         before, after = node.inputs[0].type.dtype, node.outputs[0].type.dtype
         return (given, given) if before == after or keeps_counting(before, after) else None
@@ -112,7 +112,7 @@ def counting(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @singledispatch
 def parts(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Say what a scalar Op makes of parts; None where they must be combined first."""
+    """Return the relations if a scalar Op can be computed on parts; None if they must be combined first."""
     return None
 
 
@@ -135,13 +135,13 @@ def _keep_dtype(node: Apply, given: Relations) -> bool:
 
 
 def _part_of(given: Relations) -> Partial:
-    """Return the relation of what is made of parts, which are combined alike: picked if all of them are."""
+    """Return the relation of a value computed from parts; it is picked if all of them are."""
     parts = [one for one in given if isinstance(one, Partial)]
     return Partial(parts[0].op, picked=all(one.picked for one in parts))
 
 
 def _beside_numbers(node: Apply, given: Relations, position: int) -> bool:
-    """Tell whether all but one input are known to be neither infinite nor 0, which make NaN of parts."""
+    """Tell whether all other inputs are known to be finite and not 0, which could make NaN of parts."""
     others = [k for k in range(len(given)) if k != position]
     return all(isinstance(given[k], Count) or _is_number(node.inputs[k]) for k in others)
 
@@ -154,14 +154,14 @@ def _is_number(variable: Any) -> bool:
 
 
 def _only_parts(given: Relations) -> set[str]:
-    """Return by which operations the inputs are parts; nothing if some are neither parts nor the same."""
+    """Return the operations of the inputs that are parts; none if an input is neither a part nor `SAME`."""
     ops = {one.op for one in given if isinstance(one, Partial)}
     return ops if all(isinstance(one, Partial) or one == SAME for one in given) else set()
 
 
 @_parts(ps.Add, ps.Sub)
 def added(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Sums add up; a number shifts an extreme."""
+    """Parts of sums add up to a part of a sum; a finite number may be added to an extreme."""
     given = [SUM if isinstance(one, Count) else one for one in given]
     ops = _only_parts(given)
     if ops == {"sum"}:
@@ -179,13 +179,13 @@ def added(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _open_ended(node: Apply) -> bool:
-    """Tell whether there is an infinity; the least integer, as of a rank without rows, would go round."""
+    """Tell whether the dtype has infinities; the least integer, of a rank without rows, may wrap around."""
     return bool(node.outputs[0].type.dtype.startswith("float"))
 
 
 @_parts(ps.Neg)
 def negated(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A sum stays one; the largest becomes the smallest."""
+    """A part of a sum stays one; a minimum becomes a maximum, and the reverse."""
     (part,) = given
     if part == SUM or (isinstance(part, Partial) and part.op in OPPOSITE and _open_ended(node)):
         return given, [Partial(OPPOSITE.get(part.op, part.op), part.picked)]
@@ -194,7 +194,7 @@ def negated(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @_parts(ps.Mul)
 def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A sum times what all ranks have is a sum; products multiply."""
+    """A part of a sum, times a value that is the same on all ranks, stays one; parts of products multiply."""
     ops = _only_parts([SAME if isinstance(one, Count) else one for one in given])
     if not _keep_dtype(node, given):
         return None
@@ -211,7 +211,7 @@ def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @_parts(ps.TrueDiv)
 def divided(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A sum over what all ranks have is a sum, unless it goes round where it is too large."""
+    """A part of a sum, divided by a value that all ranks have, stays one if the dtype keeps parts."""
     if given[0] != SUM or not _keep_dtype(node, given):
         return None
     return ([SUM, SAME], given[:1]) if not given[0].picked or _beside_numbers(node, given, 0) else None
@@ -219,13 +219,13 @@ def divided(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @_parts(ps.Cast, ps.Identity)
 def converted(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A wider dtype keeps sums and extremes, unless those of integers go round where they are too large."""
+    """Parts stay parts in another dtype if that keeps parts; see `keeps_parts`."""
     return (given, given) if _only_parts(given) and _keep_dtype(node, given) else None
 
 
 @_parts(ps.Switch)
 def chosen(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A choice that all ranks make between parts."""
+    """A choice between parts of one kind is a part if the condition is the same on all ranks."""
     ops = _only_parts(given[1:])
     if given[0] == SAME and len(ops) == 1 and _keep_dtype(node, given):
         part = _part_of(given)

@@ -28,7 +28,7 @@ WHOLE = slice(None, None, None)
 
 
 def subtensor(op: Subtensor, node: Apply, given: Relations) -> Outcome:
-    """Columns of rows, lengths of a shape, elements of a part; for stretches see `row_positions`."""
+    """Rows whose axis is not indexed stay rows, and parts parts; of stretches of rows see `row_positions`."""
     value, *indices = given
     if any(one != SAME for one in indices):
         return None
@@ -43,14 +43,14 @@ def subtensor(op: Subtensor, node: Apply, given: Relations) -> Outcome:
 
 
 def kept_axis(entries: Any, axis: int) -> int | None:
-    """Return where an axis comes to lie if basic indexing takes all of it, else None."""
+    """Return the position of an axis after basic indexing; None if that does not take all of it."""
     if axis < len(entries) and entries[axis] != WHOLE:
         return None
     return axis - sum(not isinstance(entry, slice) for entry in entries[:axis])
 
 
 def _some_lengths(op: Subtensor, node: Apply, value: Counts, given: Relations) -> Outcome:
-    """Pick constant entries of a shape."""
+    """Return the relations of constant entries of a shape: numbers of rows, or the same on all ranks."""
     known = iter([variable.data if isinstance(variable, Constant) else None for variable in node.inputs[1:]])
     (entry,) = op.idx_list
     if isinstance(entry, slice):
@@ -68,7 +68,7 @@ def _some_lengths(op: Subtensor, node: Apply, value: Counts, given: Relations) -
 
 
 def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
-    """Columns of rows, and parts, are written to on each rank."""
+    """Each rank writes to its own rows, if their axis is not indexed, or to its part of a sum."""
     value, added, *indices = given
     if any(one != SAME for one in indices):
         return None
@@ -84,7 +84,7 @@ def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
 
 
 def _adds_parts(node: Apply, added: Any) -> bool:
-    """Tell whether parts that are written to places are parts in the dtype of the places, too."""
+    """Tell whether parts of a sum, added to an array, are parts in the dtype of the array, too."""
     after, before = (variable.type.dtype for variable in node.inputs[:2])
     return added != SUM or keeps_parts(SUM, before, after)
 
@@ -95,7 +95,7 @@ def kept_ndim(entries: Any, ndim: int) -> int:
 
 
 def _around(entries: Any, added: Rows, node: Apply) -> Rows | None:
-    """Return the axis of an array whose indexed part has the rows of what is added to it."""
+    """Return the rows that an array has if ``added`` is added to them; None if their axis is indexed."""
     ndim = node.inputs[0].type.ndim
     inside = added.axis + kept_ndim(entries, ndim) - node.inputs[1].type.ndim
     for axis in range(ndim):
@@ -105,7 +105,7 @@ def _around(entries: Any, added: Rows, node: Apply) -> Rows | None:
 
 
 def advanced_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Per-row indices into what all ranks have; rows by their own numbers; columns of rows; parts."""
+    """Each rank picks by its rows' indices from a table, or from its own rows; a part stays a part."""
     value, *indices = given
     if (selected := _selected(op, node.inputs[1:], given[1:])) is not None:
         return [Rows(0), Rows(0)], [selected]
@@ -119,7 +119,7 @@ def advanced_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Nonzero)
 def nonzero(op: Nonzero, node: Apply, given: Relations) -> Outcome:
-    """The numbers of rows, and positions within them."""
+    """Each rank finds the nonzero elements of its own rows: their row numbers, and places in the rows."""
     if given[0] != Rows(0):
         return None
     found = node.inputs[0]
@@ -127,7 +127,7 @@ def nonzero(op: Nonzero, node: Apply, given: Relations) -> Outcome:
 
 
 def _selected(op: Any, variables: Any, indices: Relations) -> Rows | None:
-    """Return the rows that a mask of rows selects of as many rows, if that is what is indexed by."""
+    """Return the rows that a boolean mask with as many rows selects; None if the index is no such mask."""
     if len(indices) != 1 or getattr(op, "idx_list", (0,)) != (0,) or indices[0] != Rows(0):
         return None
     (mask,) = variables
@@ -135,9 +135,9 @@ def _selected(op: Any, variables: Any, indices: Relations) -> Rows | None:
 
 
 def indexed(op: Any, node: Apply, indices: Relations, offset: int = 1) -> list[Any] | None:
-    """Return for each axis the relation of the array that indexes it, None where all of it is taken.
+    """Return for each axis the relation of the array that indexes it, None if all of the axis is taken.
 
-    None as a whole where that is not so simple: masks, slices with bounds.
+    Return None instead of a list for masks and for slices with bounds, which this does not cover.
     """
     variables = node.inputs[offset:]
     entries = getattr(op, "idx_list", (0,))
@@ -188,7 +188,7 @@ def _picked(node: Apply, value: Any, entries: list[Any], given: Relations) -> Ou
 
 
 def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Outcome:
-    """Pick of each row by its own number: `x[arange(n), y]`."""
+    """Each rank picks from its own rows, by their numbers: `x[arange(n), y]`."""
     if value.length != EACH:
         return None
     numbers = entries[value.axis]
@@ -207,7 +207,7 @@ def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Out
 @relate.register(AdvancedIncSubtensor1)
 @relate.register(AdvancedIncSubtensor)
 def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Rows add up where they are added to a table; what they add to their own rows stays there."""
+    """Each rank adds to its own rows, or to a table that all have: then its result is a part of a sum."""
     value, added, *indices = given
     table, values = node.inputs[:2]
     if (selected := _selected(op, node.inputs[2:], indices)) is not None:
@@ -241,7 +241,7 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
-    """Add to each row by its own number: the gradient of `x[arange(n), y]`."""
+    """Each rank adds to its own rows, by their numbers: the gradient of `x[arange(n), y]`."""
     arrays = node.inputs[2:]
     if all(one == SAME for one in entries if one is not None):
         return _added_to_columns(node, value, entries)
@@ -258,7 +258,7 @@ def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
 
 
 def _added_to_columns(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
-    """Write to the same columns of each row."""
+    """Each rank writes to the same columns of its own rows."""
     indexed_axes = [axis for axis, one in enumerate(entries) if one is not None]
     if value.axis in indexed_axes or indexed_axes[-1] - indexed_axes[0] + 1 != len(indexed_axes):
         return None

@@ -14,14 +14,14 @@ from synk.exact.rules.table import Instead, Outcome, Relations, relate
 
 @relate.register(OpFromGraph)
 def graph_as_op(op: OpFromGraph, node: Apply, given: Relations) -> Outcome:
-    """As the nodes inside of it."""
+    """The nodes inside of the Op decide, each by its own rule."""
     graph = plain_graph(op)
     return Instead(substitute(graph.outputs, dict(zip(graph.inputs, node.inputs, strict=True))))
 
 
 @relate.register(Einsum)
 def einsum(op: Einsum, node: Apply, given: Relations) -> Outcome:
-    """By the letter of the axis of rows: rows where the result has it, else a sum over them."""
+    """Rows stay rows if the result keeps their axis, by its letter; else the result is a part of a sum."""
     inputs, arrow, output = op.subscripts.partition("->")
     terms = inputs.split(",")
     rows = [

@@ -17,7 +17,7 @@ from synk.exact.rules.table import Outcome, Relations, relate
 
 @relate.register(DimShuffle)
 def dimshuffle(op: DimShuffle, node: Apply, given: Relations) -> Outcome:
-    """The axis of rows goes where it is put."""
+    """Rows lie along another axis afterwards; a part stays a part."""
     one = as_rows(given[0])
     if isinstance(one, Rows):
         if one.axis not in op.new_order:
@@ -28,7 +28,7 @@ def dimshuffle(op: DimShuffle, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Join)
 def join(op: Join, node: Apply, given: Relations) -> Outcome:
-    """Beside each other, rows stay rows, and parts parts; one after another, rows of all ranks are joined."""
+    """Joined along another axis, rows stay rows, and parts parts; along the axis of rows all are gathered."""
     axis, positions = known_axis(node, 0)
     before = [SAME] * (len(given) - len(positions))  # the axis, where it is an input
     if any(given[k] != SAME for k in range(len(before))):
@@ -52,7 +52,7 @@ def join(op: Join, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Split)
 def split(op: Split, node: Apply, given: Relations) -> Outcome:
-    """Along other axes row by row; a part is split into parts."""
+    """Split along another axis, rows stay rows; a part is split into parts."""
     value, *others = given
     if any(one != SAME for one in others):
         return None
@@ -66,14 +66,14 @@ def split(op: Split, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(CheckAndRaise)
 def checked(op: CheckAndRaise, node: Apply, given: Relations) -> Outcome:
-    """The value as it is, once what is checked holds on all ranks."""
+    """The value keeps its relation; the conditions must be the same on all ranks."""
     value, *conditions = given
     return [value, *[SAME] * len(conditions)], [value]
 
 
 @relate.register(IfElse)
 def if_else(op: Any, node: Apply, given: Relations) -> Outcome:
-    """All ranks take the same branch; both must be alike."""
+    """All ranks take the same branch; a result has the relation that both branches give it."""
     _, *values = given
     n = op.n_outs
     results = []

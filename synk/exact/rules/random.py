@@ -11,7 +11,7 @@ from synk.exact.rules.table import Outcome, Relations, relate
 
 @relate.register(RandomVariable)
 def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
-    """Rows where the size or a parameter has them; else what rank 0 draws."""
+    """Each rank draws its own rows if the size or a parameter has rows; else rank 0's draw counts."""
     stream, size, *parameters = given
     ndim = node.outputs[1].type.ndim
     batch = ndim - op.ndim_supp

@@ -37,7 +37,7 @@ COMBINED_BY: dict[type, str] = {
 
 @relate.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
-    """Parts of the total where rows are reduced, parts of parts where parts are."""
+    """Reduced along the rows, rows give a part; along other axes they stay rows. A sum of parts is a part."""
     one = as_rows(given[0])
     axes = range(node.inputs[0].type.ndim) if op.axis is None else op.axis
     name = _operation(op, node)
@@ -64,7 +64,7 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
 
 
 def _operation(op: CAReduce, node: Apply) -> str | None:
-    """Return the operation that reduces rows; None if it does not combine parts, as of bits of integers."""
+    """Return the operation that combines results of ranks; None if there is none, as for bits of integers."""
     name = COMBINED_BY.get(type(op.scalar_op))
     if name in ("any", "all"):
         return name if node.inputs[0].type.dtype == "bool" else None
@@ -73,7 +73,7 @@ def _operation(op: CAReduce, node: Apply) -> str | None:
 
 @relate.register(Argmax)
 def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
-    """Row by row; along the rows the first position at which the largest of all is."""
+    """Rows stay rows if other axes are reduced; along the rows, a graph finds the first largest of all."""
     (one,) = given
     (x,) = node.inputs
     axes = tuple(range(x.type.ndim)) if op.axis is None else op.axis
@@ -95,7 +95,7 @@ def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(ExtractDiag)
 def extract_diag(op: ExtractDiag, node: Apply, given: Relations) -> Outcome:
-    """The diagonal of a sum is that of its parts; of many matrices, row by row."""
+    """The diagonal of a part is a part; rows along another axis than the diagonal's two stay rows."""
     (one,) = given
     if isinstance(one, Partial):
         return given, given
