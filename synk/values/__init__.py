@@ -1,1 +1,1 @@
-"""Pure values that every suite uses: rows of a batch, messages, reductions, errors."""
+"""Decide, without any process, which rows ranks read and how results are combined; messages and errors."""
