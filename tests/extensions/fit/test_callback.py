@@ -7,7 +7,8 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from support.cases.fitting import Pretends, fitted, make, numbers
+from support.cases.fitting import Pretends, anew, fitted, make, numbers
+from support.slow import slow
 from synk.extensions import schedules, train, updates
 from synk.extensions.fit import (
     Callback,
@@ -23,6 +24,7 @@ from synk.extensions.fit import (
 )
 from synk.extensions.fit.monitor import Monitor, Patience
 
+N_RANKS = 1
 RATE = pytensor.shared(0.1, name="rate")
 
 
@@ -50,51 +52,10 @@ class StopsAt(Callback):
             training.stop("test")
 
 
-# --- patience --------------------------------------------------------------------------------------------
+# --- by runs of their own: before the one that all others share ------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "min_delta", "patience", "values", "ends"),
-    [
-        ("min", 0, 1, [3, 2, 2], 3),
-        ("min", 0, 2, [3, 2, 2, 1, 1, 1], 6),
-        ("min", 0.5, 1, [3, 2, 1.6], 3),
-        ("max", 0, 1, [1, 2, 3, 2], 4),
-        ("min", 0, 2, [np.nan, np.nan], 2),
-        ("min", 0, 1, [5, np.inf], 2),
-        ("min", 0, 3, [3, 2, 1, 0], None),
-    ],
-)
-def test_patience_ends_after_so_many_epochs_that_are_no_better(mode, min_delta, patience, values, ends):
-    whole = Patience(Monitor("loss", mode, min_delta), patience)
-    found = [whole.note(value) for value in values]
-    assert found.index(True) + 1 == ends if ends else not any(found)
-    again = Patience(Monitor("loss", mode, min_delta), patience)  # goes on from where another was
-    for value in values:
-        other = Patience(Monitor("loss", mode, min_delta), patience)
-        other.load_state(json.loads(json.dumps(again.state())))
-        other.note(value)
-        again = other
-    assert again.state() == pytest.approx(whole.state(), nan_ok=True)
-
-
-def test_early_stopping_ends_a_training_and_one_that_goes_on_ends_at_once(ranks, tmp_path):
-    ranks(1)
-
-    def callbacks():
-        return Pretends(5, 4, 4, 3, 3, 3), EarlyStopping(patience=2), Checkpoints(tmp_path)
-
-    history = fitted(make(), *callbacks(), epochs=9)
-    assert len(history) == 6
-    assert history.stopped == "val_loss was no better than 3 for too long"
-    again = fitted(make(), *callbacks(), epochs=9, resume=tmp_path)
-    assert (again.steps, again.stopped) == (history.steps, history.stopped)
-
-
-# --- rates -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["shared", "data"])
+@pytest.mark.parametrize("kind", [slow("shared"), "data"])
 def test_a_rate_is_reduced_on_a_plateau_and_stays_so_in_a_training_that_goes_on(ranks, tmp_path, kind):
     ranks(2)
     losses = (5,) * 6
@@ -149,6 +110,71 @@ def test_a_rate_follows_the_number_of_ranks_after_a_warm_up(ranks, tmp_path):
     assert found == pytest.approx(expected)
 
 
+def test_nan_stops_a_training_and_names_ranks_and_variables(ranks):
+    ranks(2)
+    case = make()
+    rows, targets = (values.copy() for values in case.data)
+    rows[44, 1] = np.nan
+    with pytest.raises(synk.NonFinite, match=r"on rank [01]: .* of 'w'") as caught:
+        fitted(case, StopOnNaN(), data=(rows, targets), shuffle=False)
+    [note] = caught.value.__notes__
+    assert note.startswith("after step 5: {'loss': nan}; a smaller learning rate may help")
+    assert {failure.rank for failure in caught.value.failures} == {0, 1}
+
+
+def test_checked_gradients_name_the_rank_where_it_began_and_spare_the_parameters(ranks):
+    ranks(2)
+    case = make(check_finite=True)
+    rows, targets = (values.copy() for values in case.data)
+    rows[19, 1] = np.nan  # in the second half of the second batch
+    with pytest.raises(synk.NonFinite, match="not finite on rank 1: .*gradient") as caught:
+        fitted(case, StopOnNaN(), data=(rows, targets), shuffle=False)
+    assert [failure.rank for failure in caught.value.failures] == [1]
+    assert np.isfinite(case.w.get_value()).all()
+
+
+# --- patience --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "min_delta", "patience", "values", "ends"),
+    [
+        ("min", 0, 1, [3, 2, 2], 3),
+        ("min", 0, 2, [3, 2, 2, 1, 1, 1], 6),
+        ("min", 0.5, 1, [3, 2, 1.6], 3),
+        ("max", 0, 1, [1, 2, 3, 2], 4),
+        ("min", 0, 2, [np.nan, np.nan], 2),
+        ("min", 0, 1, [5, np.inf], 2),
+        ("min", 0, 3, [3, 2, 1, 0], None),
+    ],
+)
+def test_patience_ends_after_so_many_epochs_that_are_no_better(mode, min_delta, patience, values, ends):
+    whole = Patience(Monitor("loss", mode, min_delta), patience)
+    found = [whole.note(value) for value in values]
+    assert found.index(True) + 1 == ends if ends else not any(found)
+    again = Patience(Monitor("loss", mode, min_delta), patience)  # goes on from where another was
+    for value in values:
+        other = Patience(Monitor("loss", mode, min_delta), patience)
+        other.load_state(json.loads(json.dumps(again.state())))
+        other.note(value)
+        again = other
+    assert again.state() == pytest.approx(whole.state(), nan_ok=True)
+
+
+def test_early_stopping_ends_a_training_and_one_that_goes_on_ends_at_once(case, tmp_path):
+    def callbacks():
+        return Pretends(5, 4, 4, 3, 3, 3), EarlyStopping(patience=2), Checkpoints(tmp_path)
+
+    history = fitted(anew(case), *callbacks(), epochs=9)
+    assert len(history) == 6
+    assert history.stopped == "val_loss was no better than 3 for too long"
+    again = fitted(anew(case), *callbacks(), epochs=9, resume=tmp_path)
+    assert (again.steps, again.stopped) == (history.steps, history.stopped)
+
+
+# --- rates -----------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("make_one", "message"),
     [
@@ -179,62 +205,55 @@ def test_a_rate_that_is_none_is_told(kind, rate):
         kind(rate)
 
 
-def test_a_training_of_nothing_but_nan_stops_early_and_says_so(ranks):
-    ranks(1)
-    history = fitted(make(), Pretends(*[np.nan] * 5), EarlyStopping(), epochs=5)
+def test_a_training_of_nothing_but_nan_stops_early_and_says_so(case):
+    history = fitted(case, Pretends(*[np.nan] * 5), EarlyStopping(), epochs=5)
     assert (len(history), history.stopped) == (1, "val_loss was no better than NaN for too long")
 
 
 @pytest.mark.parametrize("kind", [EarlyStopping, partial(ReduceOnPlateau, RATE)])
-def test_a_metric_that_is_none_is_told_before_the_first_step(ranks, kind):
-    ranks(1)
+def test_a_metric_that_is_none_is_told_before_the_first_step(case, kind):
     with pytest.raises(
         ValueError, match=r"val_accuracy'\) names no metric; there are \['loss', 'val_loss', "
     ):
-        fitted(make(), kind("val_accuracy"))
+        fitted(case, kind("val_accuracy"))
 
 
-def test_states_go_to_the_callbacks_they_are_of(ranks, tmp_path):
-    ranks(1)
+def test_states_go_to_the_callbacks_they_are_of(case, tmp_path):
     one, other = (pytensor.shared(1.0, name=name) for name in ("one", "other"))
 
     def callbacks():
         return [ReduceOnPlateau(one, factor=0.5, patience=1), ReduceOnPlateau(other, "loss", factor=0.5)]
 
-    fitted(make(), Pretends(5, 5, 5), *callbacks(), Checkpoints(tmp_path))
+    fitted(anew(case), Pretends(5, 5, 5), *callbacks(), Checkpoints(tmp_path))
     assert one.get_value() == 0.25
     one.set_value(7.0)
-    fitted(make(), Pretends(), *reversed(callbacks()), Checkpoints(tmp_path), resume=tmp_path)
+    fitted(anew(case), Pretends(), *reversed(callbacks()), Checkpoints(tmp_path), resume=tmp_path)
     assert (one.get_value(), other.get_value()) == (0.25, 1)
 
 
-def test_callbacks_of_a_second_training_begin_anew(ranks, tmp_path):
-    ranks(1)
+def test_callbacks_of_a_second_training_begin_anew(case, tmp_path):
     callbacks = [EarlyStopping(patience=2), CSVLog(tmp_path / "log.csv"), JSONLog(tmp_path / "log.jsonl")]
     for _ in range(2):
-        history = fitted(make(), Pretends(3, 3, 3, 3), *callbacks, epochs=4)
+        history = fitted(anew(case), Pretends(3, 3, 3, 3), *callbacks, epochs=4)
         assert len(history) == 3
         for name, header in (("log.csv", 1), ("log.jsonl", 0)):
             assert len((tmp_path / name).read_text().splitlines()) == 3 + header
 
 
-def test_a_callback_adds_a_metric_that_others_go_by(ranks, tmp_path):
-    ranks(1)
-
+def test_a_callback_adds_a_metric_that_others_go_by(case, tmp_path):
     class Adds(Callback):
         adds = ("mine",)
 
         def on_epoch_end(self, training):
             training.metrics["mine"] = 1.0
 
-    history = fitted(make(), Adds(), EarlyStopping("mine"), CSVLog(tmp_path / "log.csv"))
+    history = fitted(case, Adds(), EarlyStopping("mine"), CSVLog(tmp_path / "log.csv"))
     assert history["mine"] == [1, 1]
     assert history.stopped == "mine was no better than 1 for too long"
     assert "mine" in (tmp_path / "log.csv").read_text().splitlines()[0]
 
 
-def test_callbacks_end_in_their_order_and_only_if_they_have_begun(ranks):
-    ranks(1)
+def test_callbacks_end_in_their_order_and_only_if_they_have_begun(case):
     said = []
 
     class Says(Callback):
@@ -248,83 +267,51 @@ def test_callbacks_end_in_their_order_and_only_if_they_have_begun(ranks):
         def on_train_end(self, training):
             said.append(self.called)
 
-    fitted(make(), Says("saves", last=True), Says("first"), Says("second"), epochs=1)
+    fitted(anew(case), Says("saves", last=True), Says("first"), Says("second"), epochs=1)
     assert said == ["first", "second", "saves"]
     with pytest.raises(RuntimeError, match="mine"):
-        fitted(make(), Says("begun"), Says("never", fails=True), epochs=1)
+        fitted(anew(case), Says("begun"), Says("never", fails=True), epochs=1)
     assert said[3:] == ["begun"]
 
 
-def test_a_method_that_nobody_calls_is_told(ranks):
-    ranks(1)
-
+def test_a_method_that_nobody_calls_is_told(case):
     class Misspelt(Callback):
         def on_epoch_ends(self, training):
             pass
 
     with pytest.raises(TypeError, match=r"has \['on_epoch_ends'\], which nobody calls; there are \['on_"):
-        fitted(make(), Misspelt())
+        fitted(case, Misspelt())
 
 
-def test_a_callback_without_a_list_is_told(ranks):
-    ranks(1)
-    case = make()
+def test_a_callback_without_a_list_is_told(case):
     with pytest.raises(TypeError, match=r"is no list; pass \[StopOnNaN\(...\)\]"):
         fit(case.step, case.data, epochs=1, batch_size=5, callbacks=StopOnNaN())
 
 
 @pytest.mark.parametrize("when", ["on_epoch_begin", "on_train_begin"])
-def test_a_training_that_is_stopped_before_a_step_does_none(ranks, tmp_path, when):
-    ranks(1)
-
+def test_a_training_that_is_stopped_before_a_step_does_none(case, tmp_path, when):
     def stop(self, training):
         training.stop("test")
 
     stops = type("Stops", (Callback,), {when: stop})
-    history = fitted(make(), stops(), Checkpoints(tmp_path, best="loss"))
+    history = fitted(case, stops(), Checkpoints(tmp_path, best="loss"))
     assert (history.steps, history.stopped) == (0, "test")
 
 
-def test_a_training_that_is_stopped_in_its_last_epoch_is_complete(ranks):
-    ranks(1)
-
+def test_a_training_that_is_stopped_in_its_last_epoch_is_complete(case):
     class Stops(Callback):
         def on_epoch_end(self, training):
             if training.epoch == 2:
                 training.interrupt("test")
 
-    history = fitted(make(), Stops())
+    history = fitted(case, Stops())
     assert (len(history), history.stopped, history.interrupted) == (3, None, False)
 
 
 # --- NaN -------------------------------------------------------------------------------------------------
 
 
-def test_nan_stops_a_training_and_names_ranks_and_variables(ranks):
-    ranks(2)
-    case = make()
-    rows, targets = (values.copy() for values in case.data)
-    rows[44, 1] = np.nan
-    with pytest.raises(synk.NonFinite, match=r"on rank [01]: .* of 'w'") as caught:
-        fitted(case, StopOnNaN(), data=(rows, targets), shuffle=False)
-    [note] = caught.value.__notes__
-    assert note.startswith("after step 5: {'loss': nan}; a smaller learning rate may help")
-    assert {failure.rank for failure in caught.value.failures} == {0, 1}
-
-
-def test_checked_gradients_name_the_rank_where_it_began_and_spare_the_parameters(ranks):
-    ranks(2)
-    case = make(check_finite=True)
-    rows, targets = (values.copy() for values in case.data)
-    rows[19, 1] = np.nan  # in the second half of the second batch
-    with pytest.raises(synk.NonFinite, match="not finite on rank 1: .*gradient") as caught:
-        fitted(case, StopOnNaN(), data=(rows, targets), shuffle=False)
-    assert [failure.rank for failure in caught.value.failures] == [1]
-    assert np.isfinite(case.w.get_value()).all()
-
-
-def test_a_loss_alone_may_not_be_finite(ranks):
-    ranks(1)
+def test_a_loss_alone_may_not_be_finite(module_ranks):
     x, w = pt.dvector("x"), pytensor.shared(1.0, name="w")
     step = train.make_train_function(w * x.mean() + np.inf, [w], [x], updates.sgd, learning_rate=0.1)
     with pytest.raises(FloatingPointError, match="after step 1: {'loss': inf}; .*, though all variables"):

@@ -11,7 +11,7 @@ import pytensor
 import pytest
 
 import synk
-from support.cases.fitting import make, numbers, values
+from support.cases.fitting import anew, make, numbers, values
 from support.slow import slow
 from synk.extensions import checkpoint, updates
 from synk.extensions.checkpoint_contents import copies
@@ -27,6 +27,7 @@ OLD = (
 )
 
 
+N_RANKS = 1  # of `module_ranks`
 VERSION_AT = struct.calcsize("<8s")  # in a file
 
 
@@ -67,6 +68,9 @@ def train(case, folder=None, epochs=4, stop=None, resume=None, **options):
     return numbers(history), values(case), [callback.seen for callback in callbacks[-2:]]
 
 
+# --- by runs of their own: before the one that all others share ------------------------------------------
+
+
 @pytest.mark.parametrize("stop", [7, *(slow(stop) for stop in (10, 1))])
 def test_a_training_goes_on_with_the_bits_of_an_undisturbed_one(ranks, tmp_path, stop):
     """Noise is drawn for each row, and ranks have other numbers of rows: so each stream is somewhere else."""
@@ -105,74 +109,6 @@ def test_streams_are_dealt_anew_on_other_numbers_of_ranks(ranks, tmp_path):
     train(case, tmp_path, resume=tmp_path, epochs=1)
     states = [str(value) for (_, name), value in values(case).items() if name == "state"]
     assert len(set(states)) == 3
-
-
-def test_a_training_that_has_ended_is_not_done_again(ranks, tmp_path):
-    ranks(1)
-    expected = train(make(), tmp_path)
-    assert train(make(), tmp_path, resume=tmp_path) == expected
-    longer, *_ = train(make(), tmp_path, resume=tmp_path, epochs=6)
-    assert longer[:4] == expected[0]
-    assert len(longer) == 6
-
-
-def test_newest_and_best_are_kept(ranks, tmp_path):
-    ranks(1)
-    case, steps = make(rule=updates.sgd, learning_rate=0.5), 5  # in an epoch
-    found, *_ = train(case, tmp_path, keep=2, best="val_loss", epochs=6)
-    losses = [epoch["val_loss"] for epoch in found]
-    where = steps * (1 + int(np.argmin(losses)))
-    assert where < 25, "the best is none of the newest"
-    assert list(checkpoints_in(tmp_path)) == [where, 25, 30]
-    assert best(tmp_path).name == f"step-{where:09d}.ckpt"
-    assert latest(tmp_path).name == "step-000000030.ckpt"
-    checkpoint.load(best(tmp_path), case.step)
-    assert float(case.evaluate(*case.validation[1])[0]) == min(losses)
-    train(case, tmp_path, keep=2, best="val_loss", epochs=7, resume=tmp_path)
-    assert list(checkpoints_in(tmp_path)) == [where, 30, 35]
-
-
-def test_only_the_best_is_kept_with_keep_0(ranks, tmp_path):
-    ranks(1)
-    case = make(rule=updates.sgd, learning_rate=0.5)
-    found, *_ = train(case, tmp_path, keep=0, best="val_loss", epochs=6)
-    losses = [epoch["val_loss"] for epoch in found]
-    where = 5 * (1 + int(np.argmin(losses)))
-    assert where < 30, "the best is not the last"
-    assert list(checkpoints_in(tmp_path)) == [where]
-    checkpoint.load(best(tmp_path), case.step)
-    assert float(case.evaluate(*case.validation[1])[0]) == min(losses)
-    again, *_ = train(
-        make(rule=updates.sgd, learning_rate=0.5),
-        tmp_path,
-        keep=0,
-        best="val_loss",
-        epochs=6,
-        resume=tmp_path,
-    )
-    assert again == found
-    assert list(checkpoints_in(tmp_path)) == [where]
-
-
-def test_with_keep_0_what_is_not_judged_yet_is_kept(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, keep=0, best="val_loss", every=2, stop=3)
-    assert list(checkpoints_in(tmp_path)) == [3]
-
-
-def test_larger_may_be_better(ranks, tmp_path):
-    ranks(1)
-    found, *_ = train(make(), tmp_path, keep=9, best="val_loss", mode="max")
-    losses = [epoch["val_loss"] for epoch in found]
-    assert best(tmp_path).name == f"step-{5 * (1 + int(np.argmax(losses))):09d}.ckpt"
-
-
-def test_checkpoints_come_every_so_many_steps_and_where_it_stops(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, keep=99, every=2, stop=9)
-    assert list(checkpoints_in(tmp_path)) == [2, 4, 5, 6, 8, 9]
-    assert best(tmp_path) is None
-    assert latest(tmp_path / "nowhere") is None
 
 
 @pytest.mark.slow
@@ -234,55 +170,6 @@ def test_the_script_itself_goes_on_after_a_restart(ranks, tmp_path):
     assert go_on() == expected[:2]
 
 
-@pytest.mark.filterwarnings("ignore:.*is passed over:synk.SynkWarning")
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_refused_by_itself(ranks, tmp_path):
-    ranks(1)
-    expected = train(make())
-    train(make(), tmp_path, every=2, stop=9)
-    newest = latest(tmp_path)
-    content = bytearray(newest.read_bytes())
-    for at in (3, 60, len(content) // 2, -50, -1):
-        content[at] ^= 4
-        newest.write_bytes(content)
-        with pytest.warns(synk.SynkWarning, match=r"step-000000009.ckpt is passed over"):
-            assert latest(tmp_path).name == "step-000000008.ckpt"
-        with pytest.raises(checkpoint.CheckpointCorrupt):
-            train(make(), resume=newest)
-        content[at] ^= 4
-        newest.write_bytes(content)
-        assert latest(tmp_path) == newest
-    newest.write_bytes(content[:-1])
-    assert train(make(), tmp_path, resume=tmp_path) == expected
-
-
-def test_another_model_is_refused_by_name(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, epochs=1)
-    other = make(rule=updates.momentum)
-    before = values(other)
-    with pytest.raises(checkpoint.CheckpointNames, match=r"lacks \['w_velocity'\] and also has \['t', 'w_"):
-        train(other, resume=tmp_path)
-    assert values(other) == before
-
-
-def test_a_changed_graph_is_told(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, epochs=1)
-    with pytest.warns(synk.SynkWarning, match="the graph is not the one that"):
-        train(make(learning_rate=0.01), resume=tmp_path)
-
-
-def test_another_order_of_rows_is_refused_in_the_middle_of_an_epoch_only(ranks, tmp_path):
-    ranks(1)
-    case, options = make(), {"epochs": 2, "batch_size": 9, "progress": False}
-    train(case, tmp_path, stop=7)
-    with pytest.raises(ValueError, match="in the middle of an epoch|of the middle of an epoch.*'seed': 7"):
-        fit(case.step, case.data, resume=tmp_path, **options)
-    train(case, tmp_path, resume=tmp_path, epochs=2)
-    history = fit(case.step, case.data, resume=tmp_path, **{**options, "epochs": 3})
-    assert len(history) == 3
-
-
 def test_an_older_checkpoint_still_loads_but_holds_no_training(ranks, tmp_path):
     ranks(2)
     path, case = tmp_path / "old.ckpt", make(noise=True)
@@ -319,11 +206,132 @@ def test_parameters_alone_are_loaded_as_from_any_checkpoint(ranks, tmp_path):
     assert values(case) == expected
 
 
-def test_a_folder_of_another_training_is_refused(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, epochs=1)
+def test_saves_take_no_more_memory_than_one_copy(ranks, tmp_path, monkeypatch):
+    ranks(2)
+    written = []
+    monkeypatch.setattr(checkpoint, "write", lambda path, copied, state: written.append(dict(copied)))
+    case = make(noise=True)
+    train(case, tmp_path)
+    arrays = [name for name, value in written[0].items() if isinstance(value, np.ndarray)]
+    assert len(arrays) == 4
+    assert all(one[name] is written[0][name] for one in written for name in arrays)
+    assert written[-1]["w"].tolist() == case.w.get_value().tolist()
+
+
+# --- on one rank -----------------------------------------------------------------------------------------
+
+
+def test_a_training_that_has_ended_is_not_done_again(case, tmp_path):
+    expected = train(anew(case), tmp_path)
+    assert train(anew(case), tmp_path, resume=tmp_path) == expected
+    longer, *_ = train(anew(case), tmp_path, resume=tmp_path, epochs=6)
+    assert longer[:4] == expected[0]
+    assert len(longer) == 6
+
+
+def test_newest_and_best_are_kept(module_ranks, tmp_path):
+    case, steps = make(rule=updates.sgd, learning_rate=0.5), 5  # in an epoch
+    found, *_ = train(case, tmp_path, keep=2, best="val_loss", epochs=6)
+    losses = [epoch["val_loss"] for epoch in found]
+    where = steps * (1 + int(np.argmin(losses)))
+    assert where < 25, "the best is none of the newest"
+    assert list(checkpoints_in(tmp_path)) == [where, 25, 30]
+    assert best(tmp_path).name == f"step-{where:09d}.ckpt"
+    assert latest(tmp_path).name == "step-000000030.ckpt"
+    checkpoint.load(best(tmp_path), case.step)
+    assert float(case.evaluate(*case.validation[1])[0]) == min(losses)
+    train(case, tmp_path, keep=2, best="val_loss", epochs=7, resume=tmp_path)
+    assert list(checkpoints_in(tmp_path)) == [where, 30, 35]
+
+
+def test_only_the_best_is_kept_with_keep_0(module_ranks, tmp_path):
+    case = make(rule=updates.sgd, learning_rate=0.5)
+    found, *_ = train(case, tmp_path, keep=0, best="val_loss", epochs=6)
+    losses = [epoch["val_loss"] for epoch in found]
+    where = 5 * (1 + int(np.argmin(losses)))
+    assert where < 30, "the best is not the last"
+    assert list(checkpoints_in(tmp_path)) == [where]
+    checkpoint.load(best(tmp_path), case.step)
+    assert float(case.evaluate(*case.validation[1])[0]) == min(losses)
+    again, *_ = train(
+        anew(case),
+        tmp_path,
+        keep=0,
+        best="val_loss",
+        epochs=6,
+        resume=tmp_path,
+    )
+    assert again == found
+    assert list(checkpoints_in(tmp_path)) == [where]
+
+
+def test_with_keep_0_what_is_not_judged_yet_is_kept(case, tmp_path):
+    train(case, tmp_path, keep=0, best="val_loss", every=2, stop=3)
+    assert list(checkpoints_in(tmp_path)) == [3]
+
+
+def test_larger_may_be_better(case, tmp_path):
+    found, *_ = train(case, tmp_path, keep=9, best="val_loss", mode="max")
+    losses = [epoch["val_loss"] for epoch in found]
+    assert best(tmp_path).name == f"step-{5 * (1 + int(np.argmax(losses))):09d}.ckpt"
+
+
+def test_checkpoints_come_every_so_many_steps_and_where_it_stops(case, tmp_path):
+    train(case, tmp_path, keep=99, every=2, stop=9)
+    assert list(checkpoints_in(tmp_path)) == [2, 4, 5, 6, 8, 9]
+    assert best(tmp_path) is None
+    assert latest(tmp_path / "nowhere") is None
+
+
+@pytest.mark.filterwarnings("ignore:.*is passed over:synk.SynkWarning")
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_refused_by_itself(case, tmp_path):
+    expected = train(anew(case))
+    train(anew(case), tmp_path, every=2, stop=9)
+    newest = latest(tmp_path)
+    content = bytearray(newest.read_bytes())
+    for at in (3, 60, len(content) // 2, -50, -1):
+        content[at] ^= 4
+        newest.write_bytes(content)
+        with pytest.warns(synk.SynkWarning, match=r"step-000000009.ckpt is passed over"):
+            assert latest(tmp_path).name == "step-000000008.ckpt"
+        with pytest.raises(checkpoint.CheckpointCorrupt):
+            train(anew(case), resume=newest)
+        content[at] ^= 4
+        newest.write_bytes(content)
+        assert latest(tmp_path) == newest
+    newest.write_bytes(content[:-1])
+    assert train(anew(case), tmp_path, resume=tmp_path) == expected
+
+
+def test_another_model_is_refused_by_name(case, tmp_path):
+    train(anew(case), tmp_path, epochs=1)
+    other = make(rule=updates.momentum)
+    before = values(other)
+    with pytest.raises(checkpoint.CheckpointNames, match=r"lacks \['w_velocity'\] and also has \['t', 'w_"):
+        train(other, resume=tmp_path)
+    assert values(other) == before
+
+
+def test_a_changed_graph_is_told(case, tmp_path):
+    train(case, tmp_path, epochs=1)
+    with pytest.warns(synk.SynkWarning, match="the graph is not the one that"):
+        train(make(learning_rate=0.01), resume=tmp_path)
+
+
+def test_another_order_of_rows_is_refused_in_the_middle_of_an_epoch_only(case, tmp_path):
+    case, options = case, {"epochs": 2, "batch_size": 9, "progress": False}
+    train(case, tmp_path, stop=7)
+    with pytest.raises(ValueError, match="in the middle of an epoch|of the middle of an epoch.*'seed': 7"):
+        fit(case.step, case.data, resume=tmp_path, **options)
+    train(case, tmp_path, resume=tmp_path, epochs=2)
+    history = fit(case.step, case.data, resume=tmp_path, **{**options, "epochs": 3})
+    assert len(history) == 3
+
+
+def test_a_folder_of_another_training_is_refused(case, tmp_path):
+    train(anew(case), tmp_path, epochs=1)
     with pytest.raises(ValueError, match=r"step-000000005.ckpt is of a later step than this training's 0"):
-        train(make(), tmp_path)
+        train(anew(case), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -338,9 +346,7 @@ def test_a_folder_of_another_training_is_refused(ranks, tmp_path):
         ({"folder": os.devnull}, FileExistsError, os.devnull),
     ],
 )
-def test_wrong_arguments_are_told_before_the_first_step(ranks, tmp_path, options, error, message):
-    ranks(1)
-    case = make()
+def test_wrong_arguments_are_told_before_the_first_step(case, tmp_path, options, error, message):
     before = values(case)
     with pytest.raises(error, match=message):
         train(case, **{"folder": tmp_path, **options})
@@ -350,19 +356,16 @@ def test_wrong_arguments_are_told_before_the_first_step(ranks, tmp_path, options
 # --- in a thread -----------------------------------------------------------------------------------------
 
 
-def test_what_the_thread_raises_is_raised_by_fit(ranks, tmp_path, monkeypatch):
-    ranks(1)
-
+def test_what_the_thread_raises_is_raised_by_fit(case, tmp_path, monkeypatch):
     def write(*arguments):
         raise OSError("the disk is full")
 
     monkeypatch.setattr(checkpoint, "write", write)
     with pytest.raises(OSError, match="the disk is full"):
-        train(make(), tmp_path, epochs=1)
+        train(case, tmp_path, epochs=1)
 
 
-def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(ranks, tmp_path, monkeypatch):
-    ranks(1)
+def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(case, tmp_path, monkeypatch):
     write, at_step_5, written = checkpoint.write, threading.Event(), []
 
     class Steps(Callback):
@@ -376,7 +379,6 @@ def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(rank
         written.append(path.name)
 
     monkeypatch.setattr(checkpoint, "write", write_late)
-    case = make()
     callbacks = [Checkpoints(tmp_path, every=3), Steps()]
     fit(case.step, case.data, epochs=2, batch_size=10, callbacks=callbacks, progress=False)
     assert written == [f"step-{step:09d}.ckpt" for step in (3, 5, 6, 9, 10)]
@@ -384,20 +386,7 @@ def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(rank
     assert (kept["steps"], kept["batch"], kept["epoch"]) == (6, 1, 1)
 
 
-def test_saves_take_no_more_memory_than_one_copy(ranks, tmp_path, monkeypatch):
-    ranks(2)
-    written = []
-    monkeypatch.setattr(checkpoint, "write", lambda path, copied, state: written.append(dict(copied)))
-    case = make(noise=True)
-    train(case, tmp_path)
-    arrays = [name for name, value in written[0].items() if isinstance(value, np.ndarray)]
-    assert len(arrays) == 4
-    assert all(one[name] is written[0][name] for one in written for name in arrays)
-    assert written[-1]["w"].tolist() == case.w.get_value().tolist()
-
-
-def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(ranks, tmp_path, monkeypatch):
-    ranks(1)
+def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(case, tmp_path, monkeypatch):
     write, tried = checkpoint.write, []
 
     def fail_once(path, *content):
@@ -408,13 +397,12 @@ def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(ranks, tm
 
     monkeypatch.setattr(checkpoint, "write", fail_once)
     with pytest.raises(OSError, match="was full"):
-        train(make(), tmp_path, keep=1)
+        train(case, tmp_path, keep=1)
     assert tried == ["step-000000005.ckpt", "step-000000010.ckpt", "step-000000015.ckpt"]
     assert list(checkpoints_in(tmp_path)) == [15]
 
 
-def test_the_one_before_goes_only_when_the_next_one_is_there(ranks, tmp_path, monkeypatch):
-    ranks(1)
+def test_the_one_before_goes_only_when_the_next_one_is_there(case, tmp_path, monkeypatch):
     write, seen = checkpoint.write, []
 
     def look(path, *content):
@@ -422,23 +410,19 @@ def test_the_one_before_goes_only_when_the_next_one_is_there(ranks, tmp_path, mo
         return write(path, *content)
 
     monkeypatch.setattr(checkpoint, "write", look)
-    train(make(), tmp_path, keep=1)
+    train(case, tmp_path, keep=1)
     assert seen == [[], [5], [10], [15]]
     assert list(checkpoints_in(tmp_path)) == [20]
 
 
 @pytest.mark.parametrize("keep", [3, np.uint8(3)], ids=["int", "uint8"])
-def test_none_goes_while_there_are_no_more_than_are_kept(ranks, tmp_path, keep):
-    ranks(1)
-    train(make(), tmp_path, keep=keep, epochs=2)
+def test_none_goes_while_there_are_no_more_than_are_kept(case, tmp_path, keep):
+    train(case, tmp_path, keep=keep, epochs=2)
     assert list(checkpoints_in(tmp_path)) == [5, 10]
 
 
 @pytest.mark.parametrize("every", [None, 1], ids=["after epochs", "after steps"])
-def test_parameters_that_became_nan_are_not_saved(ranks, tmp_path, every):
-    ranks(1)
-    case = make()
-
+def test_parameters_that_became_nan_are_not_saved(case, tmp_path, every):
     class Breaks(Callback):
         def on_step_end(self, training):
             if training.history.steps == 10:  # the last one, whose loss is finite yet
@@ -456,17 +440,15 @@ def test_parameters_that_became_nan_are_not_saved(ranks, tmp_path, every):
     assert list(checkpoints_in(tmp_path)) == [9 if every else 5]
 
 
-def test_an_infinity_that_was_there_from_the_start_is_saved(ranks, tmp_path):
-    ranks(1)
-    case = make()
-    case.step.state = (*case.step.state, pytensor.shared(np.inf, name="least"))
+def test_an_infinity_that_was_there_from_the_start_is_saved(case, tmp_path, monkeypatch):
+    least = pytensor.shared(np.inf, name="least")
+    monkeypatch.setattr(case.step, "state", (*case.step.state, least))
     train(case, tmp_path)
     assert list(checkpoints_in(tmp_path)) == [10, 15, 20]
 
 
-def test_checkpoints_of_another_version_are_no_reason_to_begin_anew(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, epochs=2)
+def test_checkpoints_of_another_version_are_no_reason_to_begin_anew(case, tmp_path):
+    train(anew(case), tmp_path, epochs=2)
     for path in checkpoints_in(tmp_path).values():
         data = bytearray(path.read_bytes())
         assert data[VERSION_AT] == checkpoint.checkpoint_format.VERSION
@@ -474,24 +456,22 @@ def test_checkpoints_of_another_version_are_no_reason_to_begin_anew(ranks, tmp_p
         path.write_bytes(data)
     for folder in (tmp_path, None):
         with pytest.raises(checkpoint.CheckpointVersion):
-            train(make(), tmp_path, resume=folder)
+            train(anew(case), tmp_path, resume=folder)
     assert list(checkpoints_in(tmp_path)) == [5, 10]
 
 
-def test_a_folder_without_a_whole_checkpoint_is_refused(ranks, tmp_path):
-    ranks(1)
-    train(make(), tmp_path, epochs=1)
+def test_a_folder_without_a_whole_checkpoint_is_refused(case, tmp_path):
+    train(anew(case), tmp_path, epochs=1)
     path = latest(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     with (
         pytest.warns(synk.SynkWarning, match="passed over"),
         pytest.raises(checkpoint.CheckpointCorrupt, match="SHA-256"),
     ):
-        train(make(), tmp_path, resume=tmp_path)
+        train(anew(case), tmp_path, resume=tmp_path)
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_is_told(ranks, tmp_path, monkeypatch):
-    ranks(1)
+def test_an_old_checkpoint_that_cannot_be_removed_is_told(case, tmp_path, monkeypatch):
     unlink = Path.unlink
 
     def refuse(path, **options):
@@ -501,7 +481,7 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_told(ranks, tmp_path, monke
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.warns(synk.SynkWarning, match="step-000000005.ckpt is older than .* but stays: it is"):
-        train(make(), tmp_path, keep=1)
+        train(case, tmp_path, keep=1)
     assert list(checkpoints_in(tmp_path)) == [5, 20]
 
 
@@ -514,49 +494,41 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_told(ranks, tmp_path, monke
         lambda state: {**state, "callbacks": 3},
     ],
 )
-def test_a_state_that_is_none_is_told(ranks, tmp_path, change):
-    ranks(1)
-    train(make(), tmp_path, epochs=1)
+def test_a_state_that_is_none_is_told(case, tmp_path, change):
+    train(case, tmp_path, epochs=1)
     path = latest(tmp_path)
     state = checkpoint.read_values(path)["fit"]
-    case = make()
     checkpoint.write(path, copies(case.step), {"fit": change(state)})
     with pytest.raises((ValueError, checkpoint.CheckpointCorrupt), match="no training|no state of a"):
         train(case, resume=path)
     assert best(tmp_path) is None
 
 
-def test_a_save_is_written_without_a_thread_where_the_system_refuses_one(ranks, tmp_path, monkeypatch):
-    ranks(1)
-
+def test_a_save_is_written_without_a_thread_where_the_system_refuses_one(case, tmp_path, monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    train(make(), tmp_path)
+    train(case, tmp_path)
     assert list(checkpoints_in(tmp_path)) == [10, 15, 20]
 
 
-def test_a_second_folder_may_be_ahead_of_the_one_that_a_training_goes_on_from(ranks, tmp_path):
-    ranks(1)
+def test_a_second_folder_may_be_ahead_of_the_one_that_a_training_goes_on_from(case, tmp_path):
     often, ahead = tmp_path / "often", tmp_path / "ahead"
-    train(make(), ahead, epochs=2)
-    train(make(), often, epochs=1)
-    train(make(), ahead, resume=often)
+    train(anew(case), ahead, epochs=2)
+    train(anew(case), often, epochs=1)
+    train(anew(case), ahead, resume=often)
     assert list(checkpoints_in(ahead)) == [10, 15, 20]
     with pytest.raises(ValueError, match="later step"):  # in its own folder it would mix two trainings
-        train(make(), ahead, resume=ahead / "step-000000010.ckpt")
+        train(anew(case), ahead, resume=ahead / "step-000000010.ckpt")
 
 
-def test_nothing_is_saved_of_a_training_that_an_error_ends(ranks, tmp_path):
-    ranks(1)
-
+def test_nothing_is_saved_of_a_training_that_an_error_ends(case, tmp_path):
     class Raises(Callback):
         def on_step_end(self, training):
             if training.history.steps == 8:
                 raise RuntimeError("mine")
 
-    case = make()
     with pytest.raises(RuntimeError, match="mine"):
         fit(
             case.step,

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import synk
-from support.cases.fitting import N_ROWS, make, numbers
+from support.cases.fitting import N_ROWS, anew, make, numbers
 from synk.extensions import batches
 from synk.extensions.fit import Callback, fit
 from synk.extensions.fit.callback import Hooks
 from synk.extensions.fit.recovery import Commits
+
+N_RANKS = 1
 
 
 def by_hand(case, epochs, batch_size, seed):
@@ -26,9 +28,9 @@ def by_hand(case, epochs, batch_size, seed):
 
 def test_it_does_what_the_loop_by_hand_does_and_uses_remainder_rows(ranks):
     ranks(2)
-    expected = by_hand(make(), 3, 10, seed=4)
     case = make()
-    history = fit(case.step, case.data, epochs=3, batch_size=10, seed=4, progress=False)
+    expected = by_hand(case, 3, 10, seed=4)
+    history = fit(anew(case).step, case.data, epochs=3, batch_size=10, seed=4, progress=False)
     assert history["loss"] == expected
     assert history.steps == 15
     assert not history.interrupted
@@ -60,63 +62,6 @@ def test_any_number_of_ranks_gives_the_same_run_with_validation_of_all_rows(rank
         assert one == pytest.approx(other, rel=1e-9)
 
 
-class Events(Callback):
-    """Notes what it is called for."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_train_begin(self, training):
-        self.seen.append("begin")
-
-    def on_epoch_begin(self, training):
-        self.seen.append(f"epoch {training.epoch} from {training.batch}")
-
-    def on_step_end(self, training):
-        self.seen.append((training.epoch, training.batch, training.history.steps, float(training.outputs)))
-
-    def on_epoch_end(self, training):
-        self.seen.append((training.epoch, sorted(training.metrics)))
-
-    def on_train_end(self, training):
-        self.seen.append("end" if training.error is None else type(training.error).__name__)
-
-
-def test_callbacks_are_called_in_order_with_what_has_happened(ranks):
-    ranks(1)
-    case, events = make(), Events()
-    fit(case.step, case.data, epochs=2, batch_size=40, callbacks=[events], progress=False)
-    said = [entry[:3] if isinstance(entry, tuple) else entry for entry in events.seen]
-    entries = ["epoch", "loss", "rows_per_second", "seconds"]
-    epochs = [
-        [f"epoch {epoch} from 0", (epoch, 1, 2 * epoch + 1), (epoch, 2, 2 * epoch + 2), (epoch, entries)]
-        for epoch in range(2)
-    ]
-    assert said == ["begin", *epochs[0], *epochs[1], "end"]
-
-
-def test_only_overridden_methods_are_called_after_a_step():
-    events = Events()
-    assert Hooks([Callback(), events, Callback()]).on_step_end == [events.on_step_end]
-
-
-def test_all_callbacks_end_whatever_one_raises(ranks):
-    ranks(1)
-
-    class Raises(Callback):
-        def on_epoch_end(self, training):
-            raise RuntimeError("mine")
-
-        def on_train_end(self, training):
-            raise ValueError("at the end")
-
-    case, events = make(), Events()
-    with pytest.raises(ValueError, match="at the end") as caught:
-        fit(case.step, case.data, epochs=1, batch_size=9, callbacks=[events, Raises()], progress=False)
-    assert "mine" in str(caught.value.__context__)
-    assert events.seen[-1] == "RuntimeError"
-
-
 class Presses(Callback):
     """Presses ^C so often in a step."""
 
@@ -141,11 +86,63 @@ def test_an_interrupt_ends_after_the_step_and_a_second_one_raises(ranks):
     case.step(*case.data)  # the run goes on
 
 
-def test_a_handler_of_the_script_is_left_alone(ranks):
-    ranks(1)
+class Events(Callback):
+    """Notes what it is called for."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_begin(self, training):
+        self.seen.append("begin")
+
+    def on_epoch_begin(self, training):
+        self.seen.append(f"epoch {training.epoch} from {training.batch}")
+
+    def on_step_end(self, training):
+        self.seen.append((training.epoch, training.batch, training.history.steps, float(training.outputs)))
+
+    def on_epoch_end(self, training):
+        self.seen.append((training.epoch, sorted(training.metrics)))
+
+    def on_train_end(self, training):
+        self.seen.append("end" if training.error is None else type(training.error).__name__)
+
+
+def test_callbacks_are_called_in_order_with_what_has_happened(case):
+    events = Events()
+    fit(case.step, case.data, epochs=2, batch_size=40, callbacks=[events], progress=False)
+    said = [entry[:3] if isinstance(entry, tuple) else entry for entry in events.seen]
+    entries = ["epoch", "loss", "rows_per_second", "seconds"]
+    epochs = [
+        [f"epoch {epoch} from 0", (epoch, 1, 2 * epoch + 1), (epoch, 2, 2 * epoch + 2), (epoch, entries)]
+        for epoch in range(2)
+    ]
+    assert said == ["begin", *epochs[0], *epochs[1], "end"]
+
+
+def test_only_overridden_methods_are_called_after_a_step():
+    events = Events()
+    assert Hooks([Callback(), events, Callback()]).on_step_end == [events.on_step_end]
+
+
+def test_all_callbacks_end_whatever_one_raises(case):
+    class Raises(Callback):
+        def on_epoch_end(self, training):
+            raise RuntimeError("mine")
+
+        def on_train_end(self, training):
+            raise ValueError("at the end")
+
+    events = Events()
+    with pytest.raises(ValueError, match="at the end") as caught:
+        fit(case.step, case.data, epochs=1, batch_size=9, callbacks=[events, Raises()], progress=False)
+    assert "mine" in str(caught.value.__context__)
+    assert events.seen[-1] == "RuntimeError"
+
+
+def test_a_handler_of_the_script_is_left_alone(case):
     pressed, before = [], signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
     try:
-        case = make()
         history = fit(
             case.step, case.data, epochs=1, batch_size=10, callbacks=[Presses(2, 1)], progress=False
         )
@@ -173,10 +170,9 @@ def calls_of(action):
 
 
 @pytest.mark.parametrize("recover", [0, 1])
-def test_a_step_makes_few_calls_beyond_the_loop_by_hand(ranks, monkeypatch, recover):
+def test_a_step_makes_few_calls_beyond_the_loop_by_hand(case, monkeypatch, recover):
+    """On one rank: several wait for each other, now in more calls and now in fewer."""
     monkeypatch.setattr(Commits, "commit", lambda commits, training: setattr(commits, "_due", np.inf))
-    ranks(1)  # several wait for each other, now in more calls and now in fewer
-    case = make()
     inputs = case.step.build_inputs(*case.data)
 
     def loop(epochs):
@@ -195,20 +191,16 @@ def test_a_step_makes_few_calls_beyond_the_loop_by_hand(ranks, monkeypatch, reco
     assert a_step(fitted) - a_step(loop) < 10 + 2 * recover
 
 
-def test_a_line_is_printed_for_every_epoch_where_there_is_no_terminal(ranks, capsys):
-    ranks(1)
-    case = make()
+def test_a_line_is_printed_for_every_epoch_where_there_is_no_terminal(case, capsys):
     fit(case.step, case.data, epochs=2, batch_size=20)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines] == [["epoch", "1/2", "loss"], ["epoch", "2/2", "loss"]]
     assert all(line.endswith("rows/s") for line in lines)
 
 
-def test_a_bar_is_shown_in_a_terminal(ranks, capsys, monkeypatch):
-    ranks(1)
+def test_a_bar_is_shown_in_a_terminal(case, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    case = make()
     fit(case.step, case.data, epochs=2, batch_size=20, validation=case.validation)
     said = capsys.readouterr().out
     assert "epoch 2/2" in said
@@ -251,8 +243,7 @@ def test_a_bar_is_shown_in_a_terminal(ranks, capsys, monkeypatch):
         ({"metrics": "mae"}, TypeError, "metrics='mae' is one string"),
     ],
 )
-def test_wrong_arguments_are_told(module_ranks, options, error, message):
-    case = make()
+def test_wrong_arguments_are_told(case, options, error, message):
     given = {"data": case.data, "epochs": 1, "batch_size": 5, "progress": False, **options}
     if given.get("validation") == "case":
         given["validation"] = case.validation
@@ -262,20 +253,17 @@ def test_wrong_arguments_are_told(module_ranks, options, error, message):
         fit(case.step, given.pop("data"), **given)
 
 
-def test_validation_may_have_names_of_its_own(module_ranks):
-    case = make()
+def test_validation_may_have_names_of_its_own(case):
     validation = (*case.validation, ["loss", "worst"])
     history = fit(case.step, case.data, epochs=1, batch_size=5, validation=validation, progress=False)
     assert history.metrics == ["loss", "val_loss", "val_worst"]
 
 
-def test_a_step_that_is_no_function_of_synk_is_told(module_ranks):
-    case = make()
+def test_a_step_that_is_no_function_of_synk_is_told(case):
     with pytest.raises(TypeError, match=r"step=.* is no synk\.Function; pass what make_train"):
         fit(lambda *inputs: 0, case.data, epochs=1, batch_size=5)
 
 
-def test_names_given_twice_are_told(module_ranks):
-    case = make()
+def test_names_given_twice_are_told(case):
     with pytest.raises(ValueError, match=r"are called \['a'\]"):
         fit(case.step, case.data, epochs=1, batch_size=5, validation=case.validation, metrics=["a", "a"])

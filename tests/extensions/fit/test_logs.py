@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from support.cases.fitting import Pretends, fitted, make
+from support.cases.fitting import Pretends, anew, fitted
 from synk.extensions.fit import (
     Callback,
     Checkpoints,
@@ -16,13 +16,13 @@ from synk.extensions.fit import (
     TensorBoard,
 )
 
+N_RANKS = 1
 
-def test_logs_have_a_line_for_every_epoch_and_take_back_what_was_after_a_checkpoint(ranks, tmp_path):
-    ranks(1)
 
+def test_logs_have_a_line_for_every_epoch_and_take_back_what_was_after_a_checkpoint(case, tmp_path):
     def run(name, *others, **options):
         csv_log, json_log = CSVLog(tmp_path / f"{name}.csv"), JSONLog(tmp_path / f"{name}.jsonl", every=2)
-        fitted(make(), csv_log, json_log, *others, epochs=4, **options)
+        fitted(anew(case), csv_log, json_log, *others, epochs=4, **options)
         lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
         with open(tmp_path / f"{name}.csv") as file:
             rows = list(csv.DictReader(file))
@@ -53,22 +53,20 @@ def test_logs_have_a_line_for_every_epoch_and_take_back_what_was_after_a_checkpo
     assert run("part") == (lines, rows)  # which begins anew
 
 
-def test_a_log_of_before_stays_where_a_training_is_refused(ranks, tmp_path):
-    ranks(1)
+def test_a_log_of_before_stays_where_a_training_is_refused(case, tmp_path):
     logs = [CSVLog(tmp_path / "log.csv"), JSONLog(tmp_path / "log.jsonl")]
-    fitted(make(), *logs, Checkpoints(tmp_path / "saved"))
+    fitted(anew(case), *logs, Checkpoints(tmp_path / "saved"))
     before = [path.read_text() for path in sorted(tmp_path.glob("log*"))]
     with pytest.raises(ValueError, match="later step"):
-        fitted(make(), *logs, Checkpoints(tmp_path / "saved"))
+        fitted(anew(case), *logs, Checkpoints(tmp_path / "saved"))
     assert [path.read_text() for path in sorted(tmp_path.glob("log*"))] == before
 
 
-def test_a_table_has_the_columns_of_all_epochs_and_json_only_its_own_numbers(ranks, tmp_path):
-    ranks(1)
+def test_a_table_has_the_columns_of_all_epochs_and_json_only_its_own_numbers(case, tmp_path):
     saved, path = tmp_path / "saved", tmp_path / "log.csv"
-    fitted(make(), CSVLog(path), Checkpoints(saved), epochs=1, validation=None)
+    fitted(anew(case), CSVLog(path), Checkpoints(saved), epochs=1, validation=None)
     log = JSONLog(tmp_path / "log.jsonl")
-    fitted(make(), Pretends(0, np.nan), CSVLog(path), log, Checkpoints(saved), epochs=2, resume=saved)
+    fitted(anew(case), Pretends(0, np.nan), CSVLog(path), log, Checkpoints(saved), epochs=2, resume=saved)
     with open(path) as file:
         first, second = csv.DictReader(file)
     assert first["val_output_1"] == ""
@@ -78,15 +76,13 @@ def test_a_table_has_the_columns_of_all_epochs_and_json_only_its_own_numbers(ran
 
 @pytest.mark.parametrize("kind", [CSVLog, JSONLog])
 @pytest.mark.parametrize("path", ["", "missing/log"], ids=["a folder", "in no folder"])
-def test_a_log_that_cannot_be_written_is_told_before_the_first_step(ranks, tmp_path, kind, path):
-    ranks(1)
+def test_a_log_that_cannot_be_written_is_told_before_the_first_step(case, tmp_path, kind, path):
     with pytest.raises(OSError, match="folder"):
-        fitted(make(), kind(tmp_path / path))
+        fitted(case, kind(tmp_path / path))
 
 
-def test_tensorboard_reads_the_numbers(ranks, tmp_path):
+def test_tensorboard_reads_the_numbers(case, tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    ranks(1)
     board, saved = tmp_path / "board", tmp_path / "saved"
 
     class Dies(Callback):
@@ -95,8 +91,8 @@ def test_tensorboard_reads_the_numbers(ranks, tmp_path):
                 raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        fitted(make(), TensorBoard(board), Dies(), Checkpoints(saved))
-    history = fitted(make(), TensorBoard(board, every=3), Checkpoints(saved), resume=saved)
+        fitted(anew(case), TensorBoard(board), Dies(), Checkpoints(saved))
+    history = fitted(anew(case), TensorBoard(board, every=3), Checkpoints(saved), resume=saved)
     read = accumulators.EventAccumulator(str(board))
     read.Reload()
     assert sorted(read.Tags()["scalars"]) == ["epoch/loss", "epoch/val_loss", "epoch/val_output_1", "loss"]
