@@ -231,9 +231,8 @@ def accuracy(lines):
     return float(re.fullmatch(r"test accuracy (\d+\.\d\d) %", lines[-1])[1])
 
 
-@pytest.mark.parametrize(
-    "kill", [slow(os.kill, id="the master"), pytest.param(os.killpg, id="all, as by Ctrl-C")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the master", "all, as by Ctrl-C"])
 def test_interrupted_training_leaves_nothing(kill, needs_extras):
     command = [sys.executable, str(TRAIN), "--ranks=3", "--epochs=1000"]
     # A group of its own, as a terminal gives it.

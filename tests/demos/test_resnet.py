@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from support.processes.demo_scripts import DEMOS, modules_beside, run, start, start_without
+from support.slow import slow
 
 TRAIN = DEMOS / "resnet" / "train_resnet.py"
 SMALL = ("--depth=18", "--size=32", "--epochs=1", "--batch-size=8")
@@ -28,7 +29,7 @@ def needs_extras():
 
 
 @pytest.mark.parametrize(
-    ("depth", "n_parameters"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)], ids=str
+    ("depth", "n_parameters"), [(18, 11_689_512), slow(34, 21_797_672), (50, 25_557_032)], ids=str
 )
 def test_networks_are_as_large_as_published(module, depth, n_parameters):
     model = module("model")

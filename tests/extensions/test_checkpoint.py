@@ -16,6 +16,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
+from support.slow import slow
 from synk.extensions import checkpoint, checkpoint_format, train, updates
 from synk.extensions.checkpoint_generators import generator_of
 
@@ -486,7 +487,7 @@ def table():
     return pytensor.shared(np.zeros((0, 2)), name="table")
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 5, None])
+@pytest.mark.parametrize("n_ranks", [slow(1), 2, slow(3), slow(5), None])
 @pytest.mark.parametrize("saved_on", [1, 3])
 def test_scattered_rows_are_dealt_out_on_any_number_of_ranks(tmp_path, ranks, saved_on, n_ranks):
     ranks(saved_on, device="cpu")

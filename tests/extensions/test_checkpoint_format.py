@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -56,6 +56,7 @@ def read(content):
     return read_entries(io.BytesIO(content))
 
 
+@settings(max_examples=30)
 @given(VALUES)
 def test_what_is_written_is_read(values):
     file = io.BytesIO(written(values))

@@ -4,7 +4,7 @@ import time
 import pytest
 
 import synk
-from support.cases.fitting import N_ROWS, make, numbers
+from support.cases.fitting import N_ROWS, anew, make, numbers
 from synk.extensions.fit import fit
 from synk.extensions.fit.feeds import feed
 from synk.extensions.fit.prefetch import prefetched
@@ -29,13 +29,17 @@ def test_a_function_of_rows_feeds_the_same_batches_as_arrays(ranks):
     assert found[0] == found[1] == found[2] != found[3] == found[4] == found[5]
 
 
+@pytest.fixture(scope="module")
+def still(module_ranks):
+    """A training that learns nothing: so losses of batches are those of one model."""
+    return make(learning_rate=0.0)
+
+
 @pytest.mark.parametrize("kind", ["tuples", "dicts", "batches of Data"])
-def test_losses_of_uneven_batches_are_averaged_over_rows(ranks, kind):
-    ranks(2)
-    case = make(learning_rate=0.0)  # so that losses of batches are those of one model
-    x, y = case.data
+def test_losses_of_uneven_batches_are_averaged_over_rows(still, kind):
+    x, y = still.data
     cuts = [slice(0, 5), slice(5, N_ROWS)]
-    stored = case.step.build_inputs(x, y)
+    stored = still.step.build_inputs(x, y)
     made = {
         "tuples": [(x[cut], y[cut]) for cut in cuts],
         "dicts": [{"y": y[cut], "x": x[cut]} for cut in cuts],
@@ -44,41 +48,34 @@ def test_losses_of_uneven_batches_are_averaged_over_rows(ranks, kind):
             for at, cut in enumerate(cuts)
         ],
     }[kind]
-    history = fit(case.step, lambda epoch: made, epochs=1, progress=False)
+    history = fit(still.step, lambda epoch: made, epochs=1, progress=False)
     assert history["loss"] == [pytest.approx((y**2).mean())]
 
 
-def test_batches_without_rows_count_nothing(ranks):
-    ranks(2)
-    case = make(learning_rate=0.0)
-    x, y = case.data
-    history = fit(case.step, lambda epoch: [(x, y), (x[:0], y[:0])], epochs=1, progress=False)
+def test_batches_without_rows_count_nothing(still):
+    x, y = still.data
+    history = fit(still.step, lambda epoch: [(x, y), (x[:0], y[:0])], epochs=1, progress=False)
     assert history["loss"] == [pytest.approx((y**2).mean())]
 
 
-def test_batches_of_a_function_of_the_epoch_and_of_an_iterable(ranks):
-    ranks(1)
-    case = make()
+def test_batches_of_a_function_of_the_epoch_and_of_an_iterable(case):
     x, y = case.data
     pieces = [(x[:20], y[:20]), (x[20:], y[20:])]
     first = fit(case.step, lambda epoch: iter(pieces), epochs=2, progress=False)
-    case = make()
 
     class Again:
         def __iter__(self):
             return iter(pieces)
 
-    second = fit(case.step, Again(), epochs=2, progress=False)
-    case = make()
-    third = fit(case.step, case.data, epochs=2, batch_size=20, shuffle=False, progress=False)
+    second = fit(anew(case).step, Again(), epochs=2, progress=False)
+    third = fit(anew(case).step, case.data, epochs=2, batch_size=20, shuffle=False, progress=False)
     assert numbers(first) == numbers(second)
     assert first.steps == 4
     assert third.steps == 6
     assert first.epochs[0]["loss"] != third.epochs[0]["loss"]
 
 
-def test_random_numbers_of_augmentation_depend_on_the_batch_alone(module_ranks):
-    case = make()
+def test_random_numbers_of_augmentation_depend_on_the_batch_alone(case):
     drawn = {}
 
     def augmented(rows, rng):
@@ -96,8 +93,7 @@ def test_random_numbers_of_augmentation_depend_on_the_batch_alone(module_ranks):
     assert len({*of_two[0], *of_two[1]}) == 10
 
 
-def test_an_epoch_begins_where_it_is_told(module_ranks):
-    case = make()
+def test_an_epoch_begins_where_it_is_told(case):
     for made in (
         feed(case.step, case.data, batch_size=10),
         feed(case.step, lambda rows: rows, batch_size=10, n_rows=N_ROWS),

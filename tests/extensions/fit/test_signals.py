@@ -9,10 +9,12 @@ import time
 import pytest
 
 import synk
-from support.cases.fitting import command, ended, make, result_in, start
+from support.cases.fitting import anew, command, ended, make, result_in, start
+from support.slow import slow
 from synk.extensions.fit import Callback, Checkpoints, fit, latest
 from synk.extensions.fit.folder import checkpoints_in
 
+N_RANKS = 1
 ENDING = (signal.SIGTERM, signal.SIGUSR1)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -99,7 +101,7 @@ class Hangs(Callback):
             os.kill(synk.pids()[1], signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("native", [False, slow(True)])
 def test_a_step_that_does_not_end_in_the_grace_is_given_up_and_the_last_checkpoint_stays(tmp_path, native):
     child = started(tmp_path, Hangs(native), grace=2)
     while max(checkpoints_in(tmp_path), default=0) < 2:
@@ -125,8 +127,7 @@ class Signals(Callback):
                 signal.raise_signal(number)
 
 
-def trained(*callbacks, stop_on=ENDING, **options):
-    case = make()
+def trained(case, *callbacks, stop_on=ENDING, **options):
     return fit(
         case.step,
         case.data,
@@ -141,6 +142,7 @@ def trained(*callbacks, stop_on=ENDING, **options):
 
 def test_the_scripts_handlers_run_once_all_is_saved_and_are_restored(ranks, tmp_path):
     ranks(2)
+    case = make()
     seen = []
 
     def handler(number, frame):
@@ -149,7 +151,7 @@ def test_the_scripts_handlers_run_once_all_is_saved_and_are_restored(ranks, tmp_
     before = [signal.signal(signal.SIGUSR1, handler), signal.getsignal(signal.SIGTERM)]
     try:
         with pytest.raises(SystemExit) as caught:
-            trained(Checkpoints(tmp_path), Signals(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR1))
+            trained(case, Checkpoints(tmp_path), Signals(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR1))
         assert caught.value.code == 0
         assert seen == [(signal.SIGUSR1, "step-000000007.ckpt")]
         assert signal.getsignal(signal.SIGUSR1) is handler
@@ -158,47 +160,13 @@ def test_the_scripts_handlers_run_once_all_is_saved_and_are_restored(ranks, tmp_
     finally:
         signal.signal(signal.SIGUSR1, before[0])
     assert not [thread for thread in threading.enumerate() if thread.name == "synk-grace"]
-    trained()  # the run goes on
-
-
-def test_a_handler_that_raises_does_so_once_all_is_saved(ranks, tmp_path):
-    ranks(1)
-
-    def handler(number, frame):
-        raise SystemExit(9)
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(SystemExit) as caught:
-            trained(Checkpoints(tmp_path), Signals(signal.SIGUSR1))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert caught.value.code == 9
-    assert latest(tmp_path).name == "step-000000007.ckpt"
-
-
-def test_an_error_is_not_hidden_by_a_signal(ranks):
-    ranks(1)
-
-    class Raises(Callback):
-        def on_train_end(self, training):
-            raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        trained(Signals(signal.SIGTERM), Raises())
-
-
-def test_an_interrupt_returns_the_history_beside_signals_that_end_the_script(ranks):
-    ranks(1)
-    history = trained(Signals(signal.SIGINT))
-    assert (history.steps, history.stopped, history.interrupted) == (7, "interrupted", True)
-    with pytest.raises(KeyboardInterrupt):
-        trained(Signals(signal.SIGTERM, signal.SIGINT, signal.SIGINT))
+    trained(anew(case))  # the run goes on
 
 
 @pytest.mark.filterwarnings("ignore:.*the training goes on after step:synk.SynkWarning")
 def test_a_training_that_is_to_end_is_saved_even_if_a_worker_dies_then(ranks, tmp_path):
     ranks(2)
+    case = make()
 
     class Kills(Callback):
         last = True
@@ -208,13 +176,44 @@ def test_a_training_that_is_to_end_is_saved_even_if_a_worker_dies_then(ranks, tm
                 os.kill(synk.pids()[1], signal.SIGKILL)
 
     with pytest.raises(SystemExit):
-        trained(Checkpoints(tmp_path), Kills(), Signals(signal.SIGTERM), recover=1)
+        trained(case, Checkpoints(tmp_path), Kills(), Signals(signal.SIGTERM), recover=1)
     # After the step of the last commit, from which no other step is done.
     assert 0 < max(checkpoints_in(tmp_path)) <= 7
 
 
-def test_processes_that_the_script_forks_end_by_signals_as_they_would(ranks):
-    ranks(1)
+def test_a_handler_that_raises_does_so_once_all_is_saved(case, tmp_path):
+
+    def handler(number, frame):
+        raise SystemExit(9)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            trained(case, Checkpoints(tmp_path), Signals(signal.SIGUSR1))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert caught.value.code == 9
+    assert latest(tmp_path).name == "step-000000007.ckpt"
+
+
+def test_an_error_is_not_hidden_by_a_signal(case):
+
+    class Raises(Callback):
+        def on_train_end(self, training):
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        trained(case, Signals(signal.SIGTERM), Raises())
+
+
+def test_an_interrupt_returns_the_history_beside_signals_that_end_the_script(case):
+    history = trained(case, Signals(signal.SIGINT))
+    assert (history.steps, history.stopped, history.interrupted) == (7, "interrupted", True)
+    with pytest.raises(KeyboardInterrupt):
+        trained(case, Signals(signal.SIGTERM, signal.SIGINT, signal.SIGINT))
+
+
+def test_processes_that_the_script_forks_end_by_signals_as_they_would(case):
     statuses = []
 
     class Forks(Callback):
@@ -227,7 +226,7 @@ def test_processes_that_the_script_forks_end_by_signals_as_they_would(ranks):
             statuses.append(ended(child))
             training.stop("test")
 
-    trained(Forks())
+    trained(case, Forks())
     assert statuses == [-signal.SIGTERM]
 
 
@@ -247,19 +246,17 @@ def test_processes_that_the_script_forks_end_by_signals_as_they_would(ranks):
         ({"grace": "1m"}, TypeError, "grace='1m' is not a number of seconds"),
     ],
 )
-def test_wrong_arguments_are_told(ranks, options, error, message):
-    ranks(1)
+def test_wrong_arguments_are_told(case, options, error, message):
     with pytest.raises(error, match=message):
-        trained(**options)
+        trained(case, **options)
 
 
-def test_only_the_main_thread_can_be_stopped_by_signals(ranks):
-    ranks(1)
+def test_only_the_main_thread_can_be_stopped_by_signals(case):
     caught = []
 
     def run():
         try:
-            trained()
+            trained(case)
         except ValueError as error:
             caught.append(str(error))
 
