@@ -146,13 +146,10 @@ class Library:
         """Return the stream on which the arrays of this thread are computed."""
         return self.xp.cuda.get_current_stream().ptr
 
-    def mark(self, stream: Any = None) -> Callable[[], bool]:
-        """Return a function that tells whether a stream has done all it was given until now.
-
-        By default that on which the arrays of this thread are computed.
-        """
+    def mark(self) -> Callable[[], bool]:
+        """Return a function that tells whether this thread's stream has done all it was given until now."""
         event = self.xp.cuda.Event(disable_timing=True)
-        event.record(stream)
+        event.record()
         runtime = self.xp.cuda.runtime
 
         def done() -> bool:
