@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import synk
-from synk.extensions.atomic_write import atomic_write
-from synk.extensions.checkpoint import assign, check_names
-from synk.extensions.checkpoint_contents import causes, copies, named, told, value_of
+from synk.extensions.checkpoint.atomic_write import atomic_write
+from synk.extensions.checkpoint.contents import causes, copies, named, told, value_of
+from synk.extensions.checkpoint.store import assign, check_names
 
 
 def save_safetensors(

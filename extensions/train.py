@@ -19,7 +19,7 @@ from pytensor.tensor.type import float_dtypes
 
 import synk
 from synk.extensions.gradients import flat_sum, listed
-from synk.extensions.update_parts import Updates, check_common
+from synk.extensions.updates.parts import Updates, check_common
 
 
 class TrainParts(NamedTuple):

@@ -14,8 +14,7 @@ The syntax tree of every module is read, nothing is imported.
 - only ``current`` has a module global that is assigned to: the current session.
 
 Imports under ``if TYPE_CHECKING:`` count for all rules, because a module that names another one depends on it
-in its reader's head. Only in ``extensions/`` they make no circle: a training and its callbacks, which are
-written for each other, name each other's types.
+in its reader's head.
 """
 
 import ast
@@ -74,6 +73,13 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
     "synk.ops": ({"kernels"}, {"*"}),
     "synk.gpu": ({"comm", "device", "elementwise", "passes"}, {"dispatch", "kernels", "rank"}, {"speedups"}),
     "synk.tools": ({"doctor"}, {"bench", "cache"}),
+    "synk.extensions": (
+        {"batches", "checkpoint", "gradients", "initialisers", "schedules"},
+        {"interchange", "layers", "updates"},
+        {"train"},
+        {"fit"},  # trains with any step
+        {"pymc"},
+    ),
 }
 REACHED_FROM_BELOW = "synk.gpu"
 WITHOUT_PYTENSOR = ("synk.values", "synk.transport")
@@ -102,7 +108,6 @@ class Import:
     source: str
     name: str | None
     line: int
-    for_types: bool  # under `if TYPE_CHECKING:`
 
     def __str__(self) -> str:
         return self.source if self.name is None else f"{self.name} from {self.source}"
@@ -137,13 +142,6 @@ def imports(module: Module) -> list[Import]:
 
 
 def _imports(module: Module) -> Iterator[Import]:
-    for_types = {
-        id(inner)
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             asked: list[tuple[str, str | None]] = [(alias.name, None) for alias in node.names]
@@ -153,7 +151,7 @@ def _imports(module: Module) -> Iterator[Import]:
             continue
         for source, name in asked:
             if source.split(".")[0] == "synk":
-                yield Import(source, name, node.lineno, id(node) in for_types)
+                yield Import(source, name, node.lineno)
 
 
 def absolute(node: ast.ImportFrom, module: Module) -> str:
@@ -322,15 +320,7 @@ def circles(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for every circle of imports that a walk meets first."""
     names = {module.name for module in modules}
     graph = {
-        module.name: sorted(
-            {
-                asked.target(names)
-                for asked in imports(module)
-                if not (asked.for_types and inside_extensions(module.name))
-            }
-            & names
-        )
-        for module in modules
+        module.name: sorted({asked.target(names) for asked in imports(module)} & names) for module in modules
     }
     done: set[str] = set()
 
@@ -437,6 +427,7 @@ VIOLATIONS = [
     ),
     (upward, "values.rows: import synk", "synk.values.rows:1 on floor 1 imports synk on floor 6"),
     (upward, "run.rank.x: from synk.extensions import sgd", "imports synk.extensions on floor 7"),
+    (upward, "extensions.train: import synk.extensions.fit.loop\nextensions.fit.loop:", "on floor 4"),
     (circles, CIRCLE, "transport.memory.shm -> synk.transport.memory.limits -> synk.transport.memory.shm"),
     (circles, CIRCLE_OF_TYPES, "synk.values.rows -> synk.values.lengths -> synk.values.rows"),
     (circles, "run.arrays.x: import synk.run.arrays.x", "synk.run.arrays.x -> synk.run.arrays.x"),

@@ -1,7 +1,7 @@
 """Save a whole training while it goes on, and go on from what was saved.
 
     Checkpoints.save: Training.state, callbacks' states -> plain values   \\
-                      step.state of all ranks -> copies of one moment     -> checkpoint.write, in a thread
+                      step.state of all ranks -> copies of one moment     -> store.write, in a thread
     resume_from: file -> checkpoint.load, Training.load_state, callbacks' load_state
 """
 
@@ -19,8 +19,9 @@ import pytensor
 
 import synk
 from synk.extensions import checkpoint
-from synk.extensions.checkpoint_contents import copies, copies_of_ranks, plain
-from synk.extensions.checkpoint_format import arrays_of
+from synk.extensions.checkpoint import store
+from synk.extensions.checkpoint.contents import copies, copies_of_ranks, plain
+from synk.extensions.checkpoint.file_format import arrays_of
 from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.feeds import checked_count
 from synk.extensions.fit.folder import STATE, best_first, checkpoints_in, is_whole, latest, path_of, score_of
@@ -150,7 +151,7 @@ class Checkpoints(Callback):
                 stacklevel=1,
             )
             return
-        checkpoint.write(path, copied, state)
+        store.write(path, copied, state)
         self._scores.pop(path, None)
         self._scores[path] = score
         # Where none has been judged yet, the newest is all there is.

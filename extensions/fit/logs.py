@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
-from synk.extensions.checkpoint_contents import plain
+from synk.extensions.checkpoint.contents import plain
 from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.training import Training
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import synk
-from synk.extensions.checkpoint_contents import named, value_of
+from synk.extensions.checkpoint.contents import named, value_of
 from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.monitor import Monitor, Patience
 from synk.extensions.fit.training import Training

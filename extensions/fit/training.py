@@ -6,15 +6,24 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import synk
-from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.feeds import Feed
 from synk.extensions.fit.history import COLUMNS, History
 from synk.extensions.fit.metrics import Averages, Validation
 
 STATE_VERSION = 1
+
+
+class Stateful(Protocol):
+    """A callback as the state of a training has it: what it adds to an epoch, and what it goes on from."""
+
+    adds: Sequence[str]
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
 
 
 class Training:
@@ -53,7 +62,7 @@ class Training:
         epochs: int,
         validation: Validation | None = None,
         metrics: Sequence[str] | None = None,
-        callbacks: Mapping[str, Callback] | None = None,
+        callbacks: Mapping[str, Stateful] | None = None,
     ):
         self.step, self.feed, self.epochs, self.validation = step, feed, epochs, validation
         self.callbacks = callbacks or {}

@@ -14,7 +14,8 @@ import synk
 from support.cases.fitting import anew, make, numbers, values
 from support.slow import slow
 from synk.extensions import checkpoint, updates
-from synk.extensions.checkpoint_contents import copies
+from synk.extensions.checkpoint import file_format, store
+from synk.extensions.checkpoint.contents import copies
 from synk.extensions.fit import Callback, Checkpoints, best, fit, latest
 from synk.extensions.fit.folder import checkpoints_in
 
@@ -209,7 +210,7 @@ def test_parameters_alone_are_loaded_as_from_any_checkpoint(ranks, tmp_path):
 def test_saves_take_no_more_memory_than_one_copy(ranks, tmp_path, monkeypatch):
     ranks(2)
     written = []
-    monkeypatch.setattr(checkpoint, "write", lambda path, copied, state: written.append(dict(copied)))
+    monkeypatch.setattr(store, "write", lambda path, copied, state: written.append(dict(copied)))
     case = make(noise=True)
     train(case, tmp_path)
     arrays = [name for name, value in written[0].items() if isinstance(value, np.ndarray)]
@@ -360,13 +361,13 @@ def test_what_the_thread_raises_is_raised_by_fit(case, tmp_path, monkeypatch):
     def write(*arguments):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr(store, "write", write)
     with pytest.raises(OSError, match="the disk is full"):
         train(case, tmp_path, epochs=1)
 
 
 def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(case, tmp_path, monkeypatch):
-    write, at_step_5, written = checkpoint.write, threading.Event(), []
+    write, at_step_5, written = store.write, threading.Event(), []
 
     class Steps(Callback):
         def on_step_end(self, training):
@@ -378,7 +379,7 @@ def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(case
         write(path, copied, state)
         written.append(path.name)
 
-    monkeypatch.setattr(checkpoint, "write", write_late)
+    monkeypatch.setattr(store, "write", write_late)
     callbacks = [Checkpoints(tmp_path, every=3), Steps()]
     fit(case.step, case.data, epochs=2, batch_size=10, callbacks=callbacks, progress=False)
     assert written == [f"step-{step:09d}.ckpt" for step in (3, 5, 6, 9, 10)]
@@ -387,7 +388,7 @@ def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(case
 
 
 def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(case, tmp_path, monkeypatch):
-    write, tried = checkpoint.write, []
+    write, tried = store.write, []
 
     def fail_once(path, *content):
         tried.append(path.name)
@@ -395,7 +396,7 @@ def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(case, tmp
             raise OSError("the disk was full")
         return write(path, *content)
 
-    monkeypatch.setattr(checkpoint, "write", fail_once)
+    monkeypatch.setattr(store, "write", fail_once)
     with pytest.raises(OSError, match="was full"):
         train(case, tmp_path, keep=1)
     assert tried == ["step-000000005.ckpt", "step-000000010.ckpt", "step-000000015.ckpt"]
@@ -403,13 +404,13 @@ def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(case, tmp
 
 
 def test_the_one_before_goes_only_when_the_next_one_is_there(case, tmp_path, monkeypatch):
-    write, seen = checkpoint.write, []
+    write, seen = store.write, []
 
     def look(path, *content):
         seen.append(list(checkpoints_in(tmp_path)))
         return write(path, *content)
 
-    monkeypatch.setattr(checkpoint, "write", look)
+    monkeypatch.setattr(store, "write", look)
     train(case, tmp_path, keep=1)
     assert seen == [[], [5], [10], [15]]
     assert list(checkpoints_in(tmp_path)) == [20]
@@ -451,7 +452,7 @@ def test_checkpoints_of_another_version_are_no_reason_to_begin_anew(case, tmp_pa
     train(anew(case), tmp_path, epochs=2)
     for path in checkpoints_in(tmp_path).values():
         data = bytearray(path.read_bytes())
-        assert data[VERSION_AT] == checkpoint.checkpoint_format.VERSION
+        assert data[VERSION_AT] == file_format.VERSION
         data[VERSION_AT] += 1
         path.write_bytes(data)
     for folder in (tmp_path, None):
@@ -498,7 +499,7 @@ def test_a_state_that_is_none_is_told(case, tmp_path, change):
     train(case, tmp_path, epochs=1)
     path = latest(tmp_path)
     state = checkpoint.read_values(path)["fit"]
-    checkpoint.write(path, copies(case.step), {"fit": change(state)})
+    store.write(path, copies(case.step), {"fit": change(state)})
     with pytest.raises((ValueError, checkpoint.CheckpointCorrupt), match="no training|no state of a"):
         train(case, resume=path)
     assert best(tmp_path) is None

@@ -13,6 +13,7 @@ import pytest
 import synk
 from support.cases.fitting import command, ended, make, result_in, start
 from synk.extensions import checkpoint
+from synk.extensions.checkpoint import file_format
 from synk.extensions.fit import Callback, Checkpoints, fit, latest
 from synk.extensions.fit.folder import checkpoints_in
 
@@ -85,7 +86,7 @@ def test_a_hundred_kills_change_nothing(tmp_path, undisturbed):
 def saved_twice(folder, n_bytes=None):
     """Train two steps, with a checkpoint after each; be killed when so many bytes of the second are there."""
     synk.fork(1)
-    write, case = checkpoint.checkpoint_format.write, make()
+    write, case = file_format.write, make()
 
     def write_in_part(file, values):
         if values["fit"]["steps"] < 2 or n_bytes is None:
@@ -96,13 +97,13 @@ def saved_twice(folder, n_bytes=None):
         file.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint.checkpoint_format.write = write_in_part
+    file_format.write = write_in_part
     try:
         rows = [array[:16] for array in case.data]
         callbacks = [Checkpoints(folder, every=1)]
         fit(case.step, rows, epochs=1, batch_size=8, callbacks=callbacks, progress=False)
     finally:
-        checkpoint.checkpoint_format.write = write
+        file_format.write = write
         synk.close()
 
 

@@ -392,7 +392,7 @@ def test_errors_of_the_script_are_raised(ranks, tmp_path, monkeypatch, where, ki
     elif where == "the data":
         options = {"n_rows": 47, "data": lambda numbers: 1 / 0}
     elif where == "saving":
-        monkeypatch.setattr("synk.extensions.checkpoint.write", lambda *_: 1 / 0)
+        monkeypatch.setattr("synk.extensions.checkpoint.store.write", lambda *_: 1 / 0)
     with pytest.raises(kind):
         fitted(case, Checkpoints(tmp_path), Raises(), recover=3, **{"data": data, **options})
     assert len(begun) == 1

@@ -14,7 +14,7 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
 
 from synk.extensions.gradients import gradients_of, listed, own_sum, reduced
-from synk.extensions.update_parts import Updates, check_common
+from synk.extensions.updates.parts import Updates, check_common
 
 
 def local(rule: Callable[..., Updates]) -> Callable[..., Updates]:

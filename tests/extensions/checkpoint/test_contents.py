@@ -9,7 +9,7 @@ import pytest
 
 import synk
 from synk.extensions import updates
-from synk.extensions.checkpoint_contents import named, plain
+from synk.extensions.checkpoint.contents import named, plain
 
 
 def shared(name):

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from synk.extensions.atomic_write import atomic_write
+from synk.extensions.checkpoint.atomic_write import atomic_write
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Save shared variables to a file, and load them back on every rank.
 
-    save: variables -> checkpoint_contents -> copies of one moment -> checkpoint_format -> atomic_write
-    load: file -> checkpoint_entries, checked against the variables -> values -> every rank
+    save: variables -> contents -> copies of one moment -> file_format -> atomic_write
+    load: file -> entries, checked against the variables -> values -> every rank
 
 Rank 0 speaks for all where ranks have equal values; of what is per rank, each rank's own is kept::
 
@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import synk
-from synk.extensions import checkpoint_format
-from synk.extensions.atomic_write import atomic_write
-from synk.extensions.checkpoint_contents import (
+from synk.extensions.checkpoint import file_format
+from synk.extensions.checkpoint.atomic_write import atomic_write
+from synk.extensions.checkpoint.contents import (
     causes,
     copies,
     copies_of_ranks,
@@ -34,8 +34,8 @@ from synk.extensions.checkpoint_contents import (
     told,
     value_of,
 )
-from synk.extensions.checkpoint_entries import check_fit, loaded_value
-from synk.extensions.checkpoint_format import (
+from synk.extensions.checkpoint.entries import check_fit, loaded_value
+from synk.extensions.checkpoint.file_format import (
     CheckpointCorrupt,
     CheckpointVersion,
     Entry,
@@ -109,8 +109,8 @@ def write(path: str | os.PathLike[str], copied: Mapping[str, Any], values: Mappi
     if both := sorted(copied.keys() & values.keys()):
         raise ValueError(f"{both} name variables as well as values; give the values other names")
     with atomic_write(path) as file:
-        checkpoint_format.write(file, {**copied, **values})
-        checkpoint_format.read_entries(file)
+        file_format.write(file, {**copied, **values})
+        file_format.read_entries(file)
 
 
 def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -> dict[str, Any]:
@@ -159,12 +159,12 @@ def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -
         n_ranks = synk.n_ranks() if synk.is_open() else 1
     with _opened(path) as file:
         most = n_ranks * sum(value.nbytes for value in present.values() if isinstance(value, np.ndarray))
-        entries = checkpoint_format.read_entries(file, most, wanted)
+        entries = file_format.read_entries(file, most, wanted)
         saved = {name for name, entry in entries.items() if not isinstance(entry, ValueEntry)}
         check_names((saved if strict else set()) | (entries.keys() & present.keys()), present)
         for name, value in present.items():
             check_fit(name, entries[name], wanted[name].type, value, n_ranks)
-        checkpoint_format.check_digest(file, longer_than=most)
+        file_format.check_digest(file, longer_than=most)
         loaded = {name: loaded_value(file, entries[name], like=value) for name, value in present.items()}
     with synk.turn("checkpoint.load"):
         assign([(wanted[name], value) for name, value in loaded.items()])
@@ -186,7 +186,7 @@ def read_values(path: str | os.PathLike[str], *, whole: bool = True) -> dict[str
         As `load`.
     """
     with _opened(path) as file:
-        return _values(checkpoint_format.read_entries(file, most=math.inf if whole else 0))
+        return _values(file_format.read_entries(file, most=math.inf if whole else 0))
 
 
 def _values(entries: Mapping[str, Entry]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from synk.extensions import checkpoint_format
-from synk.extensions.checkpoint_format import (
+from synk.extensions.checkpoint import file_format
+from synk.extensions.checkpoint.file_format import (
     ArrayEntry,
     CheckpointCorrupt,
     Entry,
@@ -23,7 +23,7 @@ from synk.extensions.checkpoint_format import (
     ValueEntry,
     shortened,
 )
-from synk.extensions.checkpoint_generators import generator_of
+from synk.extensions.checkpoint.generators import generator_of
 
 
 def check_fit(name: str, entry: Entry, kind: Any, value: Any, n_ranks: int) -> None:
@@ -85,9 +85,9 @@ def _kind_of_value(value: Any) -> str:
 def loaded_value(file: BinaryIO, entry: Entry, like: Any) -> Any:
     """Read the value of an entry; a generator of the kind of ``like``."""
     if isinstance(entry, ArrayEntry):
-        return checkpoint_format.read_array(file, entry)
+        return file_format.read_array(file, entry)
     if isinstance(entry, RowsEntry):
-        rows = checkpoint_format.read_array(file, entry.array)
+        rows = file_format.read_array(file, entry.array)
         return Rows(tuple(np.split(rows, np.cumsum(entry.lengths)[:-1])))
     if isinstance(entry, OfRanksEntry):
         return OfRanks(tuple(loaded_value(file, one, like) for one in entry.entries))

@@ -14,7 +14,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from synk.extensions.update_parts import (
+from synk.extensions.updates.parts import (
     Updates,
     check_decays,
     check_scalars,

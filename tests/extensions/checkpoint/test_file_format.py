@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from synk.extensions import checkpoint_format
-from synk.extensions.checkpoint_format import (
+from synk.extensions.checkpoint import file_format
+from synk.extensions.checkpoint.file_format import (
     DIGEST_BYTES,
     HEADER_LIMIT,
     MAGIC,
@@ -143,7 +143,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_found():
 
 
 def test_more_names_than_the_limit_are_neither_written_nor_read(monkeypatch):
-    monkeypatch.setattr(checkpoint_format, "ENTRIES_LIMIT", 3)
+    monkeypatch.setattr(file_format, "ENTRIES_LIMIT", 3)
     many = dict.fromkeys("abcd", 1)
     with pytest.raises(ValueError, match="4 names are more than 3; save fewer"):
         written(many)
@@ -174,7 +174,7 @@ def test_the_digest_of_more_than_is_of_use_is_not_computed(monkeypatch):
     content = bytearray(small())
     content[-40] ^= 1
     entries = read_entries(io.BytesIO(small()))
-    monkeypatch.setattr(checkpoint_format, "HEADER_LIMIT", 400)
+    monkeypatch.setattr(file_format, "HEADER_LIMIT", 400)
     assert read_entries(io.BytesIO(content), most=-400) == entries
     with pytest.raises(CheckpointCorrupt, match="SHA-256"):
         read_entries(io.BytesIO(content), most=168)

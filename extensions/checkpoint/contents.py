@@ -21,7 +21,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 import synk
-from synk.extensions.checkpoint_format import OfRanks, Rows
+from synk.extensions.checkpoint.file_format import OfRanks, Rows
 
 
 def named(variables: Any) -> dict[str, Any]:

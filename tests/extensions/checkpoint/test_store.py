@@ -17,8 +17,9 @@ from pytensor.graph.op import Op
 
 import synk
 from support.slow import slow
-from synk.extensions import checkpoint, checkpoint_format, train, updates
-from synk.extensions.checkpoint_generators import generator_of
+from synk.extensions import checkpoint, train, updates
+from synk.extensions.checkpoint import file_format, store
+from synk.extensions.checkpoint.generators import generator_of
 
 BIT_GENERATORS = [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
 
@@ -86,7 +87,7 @@ def stepping(n=4):
 def forge(path, fields, arrays=b""):
     """Write a file with a valid digest around any header."""
     header = json.dumps(fields, default=lambda array: array.tolist()).encode()
-    prefix = checkpoint_format.PREFIX.pack(checkpoint_format.MAGIC, checkpoint_format.VERSION, len(header))
+    prefix = file_format.PREFIX.pack(file_format.MAGIC, file_format.VERSION, len(header))
     content = prefix + header + arrays
     path.write_bytes(content + hashlib.sha256(content).digest())
     return path
@@ -155,9 +156,7 @@ def test_another_shape_dtype_or_kind_is_named(saved, name, value, message):
 def test_a_state_that_is_none_changes_nothing(tmp_path, monkeypatch):
     path, named = tmp_path / "checkpoint", variables()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            checkpoint.checkpoint_format, "_described", lambda value: {"state": {"bit_generator": "PCG64"}}
-        )
+        patch.setattr(file_format, "_described", lambda value: {"state": {"bit_generator": "PCG64"}})
         checkpoint.save(path, {"rng": named["rng"]})
     message = "not the state of a PCG64 generator"
     with unchanged(named), pytest.raises(checkpoint.CheckpointCorrupt, match=message):
@@ -258,7 +257,7 @@ def test_the_value_of_a_single_rank_is_that_of_all(tmp_path, ranks):
     synk.on_ranks(lambda rank, v: lambda: v.set_value(v.get_value() + 1), w, changes=[w])()
     assert synk.per_rank(w)
     checkpoint.save(path, w)
-    checkpoint.write(of_before, {"w": checkpoint_format.OfRanks((w.get_value(),))}, {})
+    store.write(of_before, {"w": file_format.OfRanks((w.get_value(),))}, {})
     synk.close()
     ranks(2, device="cpu")
     for file in (path, of_before):
@@ -286,7 +285,7 @@ def test_a_file_of_version_1_is_read(ranks):
     for at in range(16, len(damaged), 37):
         damaged[at] ^= 1
         with pytest.raises(checkpoint.CheckpointCorrupt):
-            checkpoint_format.read_entries(io.BytesIO(damaged))
+            file_format.read_entries(io.BytesIO(damaged))
         damaged[at] ^= 1
 
 
@@ -309,7 +308,7 @@ def test_training_goes_on_where_it_was(tmp_path, ranks):
     assert checkpoint.load(path, step) == {"epoch": 3}
     np.testing.assert_equal([step(data), step(data)], expected)
     with open(path, "rb") as file:
-        names = checkpoint_format.read_entries(file).keys()
+        names = file_format.read_entries(file).keys()
     assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "epoch"}
 
 
@@ -317,7 +316,7 @@ def test_training_goes_on_where_it_was(tmp_path, ranks):
 
 
 def test_what_is_saved_is_of_one_moment(tmp_path, monkeypatch):
-    named, write = variables(7.0), checkpoint_format.write
+    named, write = variables(7.0), file_format.write
     named["rng"].get_value(borrow=True).random(3)
     expected = named["rng"].get_value()
 
@@ -327,7 +326,7 @@ def test_what_is_saved_is_of_one_moment(tmp_path, monkeypatch):
             named[name].get_value(borrow=True)[...] = 8
         write(file, values)
 
-    monkeypatch.setattr(checkpoint_format, "write", write_while_they_change)
+    monkeypatch.setattr(file_format, "write", write_while_they_change)
     checkpoint.save(tmp_path / "checkpoint", named)
     monkeypatch.undo()
     assert named["W"].get_value().tolist() == [[8] * 3] * 2
@@ -380,14 +379,14 @@ def test_a_handler_in_the_middle_of_a_call_is_told_to_wait(saved, ranks, acts, v
 
 
 def test_what_was_written_is_read_before_it_replaces_the_old(saved, monkeypatch):
-    before, write = saved.read_bytes(), checkpoint_format.write
+    before, write = saved.read_bytes(), file_format.write
 
     def write_wrongly(file, values):
         write(file, values)
         file.seek(-40, os.SEEK_END)
         file.write(b"#")
 
-    monkeypatch.setattr(checkpoint_format, "write", write_wrongly)
+    monkeypatch.setattr(file_format, "write", write_wrongly)
     with pytest.raises(checkpoint.CheckpointCorrupt, match="SHA-256"):
         checkpoint.save(saved, variables(8.0))
     assert saved.read_bytes() == before
@@ -405,7 +404,7 @@ def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monk
         raise Stop
 
     with on_alarm(stop) as ring:
-        assign = checkpoint.assign
+        assign = store.assign
 
         def interrupted(pairs):
             if at == "first":
@@ -413,7 +412,7 @@ def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monk
             assign(pairs)
             ring()
 
-        monkeypatch.setattr(checkpoint, "assign", interrupted)
+        monkeypatch.setattr(store, "assign", interrupted)
         with pytest.raises(Stop):
             checkpoint.load(saved, named)
     assert snapshot(named) == snapshot(variables(7.0))
