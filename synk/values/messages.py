@@ -222,7 +222,8 @@ class Call(Step):
 class Compile(Step):
     """Compile functions ahead of their first call."""
 
-    programs: tuple[tuple[int, int], ...]  # functions, and in how many slices each will be called
+    # Functions, in how many slices each will be called, and what rank 0 has rewritten of it for all ranks.
+    programs: tuple[tuple[int, int, dict[str, bytes]], ...]
 
     phase = COMPILING
 

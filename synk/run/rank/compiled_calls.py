@@ -16,22 +16,19 @@ import numpy as np
 from pytensor.link.utils import raise_with_op
 
 from synk.compile.regions.callback import Callback, RegionCall, callback_of, only_region
+from synk.compile.rewritten import Linked
 from synk.transport.comm import Communicator
 from synk.transport.comm.communicator import Read, copies
 from synk.values.reduction import identity
 
 
 class Direct:
-    """A compiled function without what PyTensor does around its program, which takes longer than small ones.
+    """A linked graph without what PyTensor does around its program, which takes longer than small ones."""
 
-    It must be linked by an `ArrayLinker`.
-    """
-
-    def __init__(self, compiled: Any, n_outputs: int):
-        self.run, self._program = compiled.vm.run, compiled.vm.jit_fn
-        self._n_outputs = n_outputs
-        storage = [container.storage for container in compiled.input_storage]
-        self._updated = [(k, storage[at]) for k, at in compiled.maker.fgraph.update_mapping.items()]
+    def __init__(self, linked: Linked):
+        self.run, self._program = linked.run, linked.program
+        self._n_outputs = linked.n_outputs
+        self._updated = [(k, linked.cells[at]) for k, at in linked.updates.items()]
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
         """Return the outputs, once the updates are made; where it raises, nothing refers to the arguments."""

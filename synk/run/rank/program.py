@@ -15,8 +15,8 @@ Where ranks meet only to combine parts, they do so once a call. In the place of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from synk.compile.programs.graphs import serialize
 from synk.compile.programs.graphs.inside import for_mode
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.rewriting.wrong_rewrites import without_wrong
+from synk.compile.rewritten import dumps, linked, loads, rewritten
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
 from synk.run.rank.compiled_calls import Absent, BoundFunction, Direct, called_on_host
@@ -54,6 +55,14 @@ class ProgramContext(NamedTuple):
     compiling: Callable[[], AbstractContextManager[None]]  # entered while it compiles
 
 
+class Written(NamedTuple):
+    """What ``pytensor.function`` is given."""
+
+    inputs: list[Any]
+    outputs: list[Any]
+    updates: Sequence[tuple[Any, Any]] = ()
+
+
 class RankProgram:
     """A function, compiled for this rank; with ``observe``, as of `ArrayLinker`, around every node."""
 
@@ -71,14 +80,38 @@ class RankProgram:
         self._mode = self._chosen_mode(observe)
         self._last_numbers = (-1, -1, -1)  # of rows, in the last call of one slice; as arrays:
         self._last_arrays: list[Any] = []
+        self._given: dict[str, bytes] = {}  # rewritten graphs, by variant
+        self._identities: dict[Any, int] = {}  # of the shared variables in its graphs
 
-    def compile(self, num_slices: int = 1) -> None:
-        """Compile what most calls in so many slices need, if that has not happened yet."""
-        # Cached on first access.
+    def compile(self, num_slices: int, graphs: Mapping[str, bytes]) -> None:
+        """Compile what most calls in so many slices need, if that has not happened yet.
+
+        Of ``graphs``, by variant, those that this rank needs need no rewriting; see `graphs`.
+        """
+        self._given.update(graphs)
+        for variant in self._variants(num_slices):
+            getattr(self, f"_{variant}")  # cached on first access
+
+    def _variants(self, num_slices: int) -> tuple[str, ...]:
         if num_slices == 1 or not self.spec.has_rows:
-            self._whole  # noqa: B018
-        else:
-            (self._divided, self._completed) if self.spec.parts else self._sliced  # noqa: B018
+            return ("whole",)
+        if self.spec.parts:
+            return ("divided", "completed")
+        return ("sliced",) if self.spec.updates else ("whole",)
+
+    def graphs(self, num_slices: int) -> dict[str, bytes]:
+        """Return the rewritten graphs of what `compile` compiles, by variant, for all ranks.
+
+        Without those that cannot be pickled, which could as they were written: each rank rewrites them.
+        """
+        if not self.on_device:
+            return {}
+        variants = self._variants(num_slices)
+        for variant in variants:
+            if variant not in self._given:
+                with self._compiling(), suppress(TypeError):
+                    self._given[variant] = dumps(self._rewritten(variant), self._identities.__getitem__)
+        return {variant: self._given[variant] for variant in variants if variant in self._given}
 
     def run(
         self,
@@ -269,7 +302,7 @@ class RankProgram:
     def _graph(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the inputs, the results, and the parts."""
         try:
-            inputs, outputs = serialize.loads(self.spec.graph, self._variables.__getitem__)
+            inputs, outputs = serialize.loads(self.spec.graph, self._shared)
         except (AttributeError, ImportError) as error:  # of what pickle looks for by its name
             error.add_note(UNKNOWN)
             raise
@@ -278,28 +311,21 @@ class RankProgram:
 
     @cached_property
     def _whole(self) -> Callable[..., Any]:
-        inputs, results, _ = self._graph
-        n_outputs = len(self.spec.output_modes)
-        updates = self._update_pairs(lambda update: True)
-        return self._compiled(inputs, results[:n_outputs], updates, self._mode)
+        return self._compiled("whole")
 
     @cached_property
     def _sliced(self) -> Callable[..., Any]:
-        inputs, results, _ = self._graph
-        return self._compiled(inputs, results, [], self._mode)
+        # Without updates it is the same function.
+        return self._compiled("sliced") if self.spec.updates else self._whole
 
     @cached_property
     def _divided(self) -> Callable[..., Any]:
         """Of a slice: results, None for those that are made of parts, then parts."""
-        inputs, results, parts = self._graph
-        completed = self.spec.completed
-        compiled = self._compiled(
-            inputs, [*(one for k, one in enumerate(results) if k not in completed), *parts], [], self._mode
-        )
+        compiled = self._compiled("divided")
 
         def run(arguments: Sequence[Any]) -> list[Any]:
             values = list(compiled(arguments))
-            for position in completed:  # in ascending order
+            for position in self.spec.completed:  # in ascending order
                 values.insert(position, None)
             return values
 
@@ -308,47 +334,72 @@ class RankProgram:
     @cached_property
     def _completed(self) -> Callable[..., Any]:
         """Of parts, in the place of rows: what is made of them."""
-        inputs, results, parts = self._graph
-        given = {part: part.type() for part in parts}
-        outputs = substitute([results[k] for k in self.spec.completed], given)
-        end = self.spec.n_scattered + self.spec.n_broadcast
-        others = [*inputs[self.spec.n_scattered : end], *inputs[end + len(self.spec.sliceables) :]]
-        return self._compiled([*given.values(), *others], outputs, [], self._mode)
+        return self._compiled("completed")
 
     @cached_property
     def _rowless(self) -> Callable[..., Any]:
-        inputs, *_ = self._graph
+        return self._compiled("rowless")
+
+    def _written(self, variant: str) -> Written:
+        """Return a variant as a function of PyTensor is written."""
+        inputs, results, parts = self._graph
+        n_outputs = len(self.spec.output_modes)
+        match variant:
+            case "whole":
+                return Written(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
+            case "sliced":
+                return Written(inputs, results)
+            case "divided":
+                others = [one for k, one in enumerate(results) if k not in self.spec.completed]
+                return Written(inputs, [*others, *parts])
+            case "completed":
+                given = {part: part.type() for part in parts}
+                outputs = substitute([results[k] for k in self.spec.completed], given)
+                end = self.spec.n_scattered + self.spec.n_broadcast
+                rowless = [*inputs[self.spec.n_scattered : end], *inputs[end + len(self.spec.sliceables) :]]
+                return Written([*given.values(), *rowless], outputs)
         pairs = self._update_pairs(lambda update: update.is_rowless)
-        outputs = _draws([expression for _, expression in pairs])
-        return self._compiled(inputs, outputs, pairs, self._mode)
+        return Written(inputs, _draws([expression for _, expression in pairs]), pairs)
+
+    def _shared(self, identity: int) -> Any:
+        variable = self._variables[identity]
+        self._identities[variable] = identity
+        return variable
 
     def _update_pairs(self, wanted: Callable[[UpdateSpec], bool]) -> list[tuple[Any, Any]]:
         expressions = self._graph[1][len(self.spec.output_modes) :]
         return [
-            (self._variables[update.variable], expression)
+            (self._shared(update.variable), expression)
             for update, expression in zip(self.spec.updates, expressions, strict=True)
             if wanted(update)
         ]
 
-    def _compiled(
-        self, inputs: list[Any], outputs: list[Any], updates: list[Any], mode: Any
-    ) -> Callable[..., Any]:
+    def _compiled(self, variant: str) -> Callable[..., Any]:
         with self._compiling():
-            if not self.on_device:
-                new = for_mode([*outputs, *(value for _, value in updates)], mode)
-                outputs, values = new[: len(outputs)], new[len(outputs) :]
-                updates = [(variable, value) for (variable, _), value in zip(updates, values, strict=True)]
-            compiled = pytensor.function(
-                inputs,
-                outputs,
-                updates=updates,
-                mode=mode,
-                name=self.spec.name,
-                on_unused_input="ignore",
-                trust_input=True,  # the master checked them
-            )
-        if self.on_device:
-            return Direct(compiled, len(outputs))
+            if self.on_device:
+                return Direct(linked(self._rewritten(variant), self._mode))
+            return self._compiled_as_asked(self._written(variant))
+
+    def _rewritten(self, variant: str) -> Any:
+        """Return the rewritten graph of a variant: the one that this rank was given, or its own."""
+        given = self._given.get(variant)
+        if given is not None:
+            return loads(given, self._shared)
+        return rewritten(*self._written(variant), self._mode)
+
+    def _compiled_as_asked(self, written: Written) -> Callable[..., Any]:
+        """Compile in the mode that the function was given."""
+        new = for_mode([*written.outputs, *(value for _, value in written.updates)], self._mode)
+        outputs, values = new[: len(written.outputs)], new[len(written.outputs) :]
+        compiled = pytensor.function(
+            written.inputs,
+            outputs,
+            updates=[(variable, value) for (variable, _), value in zip(written.updates, values, strict=True)],
+            mode=self._mode,
+            name=self.spec.name,
+            on_unused_input="ignore",
+            trust_input=True,  # the master checked them
+        )
         return partial(called_on_host, compiled, self._device.to_host)
 
 

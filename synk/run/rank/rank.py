@@ -189,8 +189,8 @@ class Rank:
             phase[0] = before
 
     def compile(self, step: messages.Compile) -> None:
-        for function, num_slices in step.programs:
-            self._programs[function].compile(num_slices)
+        for function, num_slices, graphs in step.programs:
+            self._programs[function].compile(num_slices, graphs)
         if self.device.xp is np:
             agree(self._exchange_outcomes)
 

@@ -1,6 +1,7 @@
 """The master's record of what the ranks have been given to compute, and of what is compiled there.
 
-GraphFunction.ready -> install: Build, to all ranks -> compile: a command, before the first call -> forget
+GraphFunction.ready -> install: Build, to all ranks
+    -> compile, before the first call: a command, with the graphs that rank 0 has rewritten -> forget
 """
 
 from __future__ import annotations
@@ -57,8 +58,14 @@ class FunctionTable:
         self._compile([(number, n) for n in sorted({1, num_slices}) for number in numbers])
 
     def _compile(self, programs: Sequence[tuple[int, int]]) -> None:
-        self._run((messages.Compile(tuple(programs)),))
+        rewritten = tuple((*program, self._rewritten(*program)) for program in programs)
+        self._run((messages.Compile(rewritten),))
         self._compiled.update((function, num_slices > 1) for function, num_slices in programs)
+
+    def _rewritten(self, function: int, num_slices: int) -> dict[str, bytes]:
+        """Return the graphs of a function that one rank rewrites for all; on GPUs each does so itself."""
+        together = self._rank.n_ranks > 1 and self._rank.device.xp is np
+        return self._rank.program(function).graphs(num_slices) if together else {}
 
     def note_new_workers(self) -> None:
         """Note that workers have been given all functions as they started, and compiled none."""

@@ -64,7 +64,7 @@ VERBS = {
     "reduce": (280, 100, synk.reduce),
     "reduce not in place": (260, 90, lambda v: synk.reduce(v, in_place=False)),
     "gather": (240, 80, synk.gather),
-    "all_gather": (240, 140, synk.all_gather),
+    "all_gather": (240, 150, synk.all_gather),
     "scatter": (280, 110, lambda v: synk.scatter(v, VALUES)),
     "set_value": (250, 80, lambda v: synk.set_value(1, v, VALUES)),
     "get_value": (140, 50, lambda v: synk.get_value(1, v)),

@@ -15,14 +15,18 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import threadpoolctl
+from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import node_rewriter
 
 import synk
 from support.processes.of_rank import OfRank, of_ranks
 from synk.compile.native.libraries import native_libraries
 from synk.compile.native.store import Store
+from synk.compile.rewritten import rewritten
 from synk.run.device.cpu import count_cores
+from synk.run.rank import program
 from synk.run.rank.program import RankProgram
 
 
@@ -373,6 +377,79 @@ def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
     assert ("kernels" in compiled) == (libraries is not None)
     f(np.ones(8), num_slices=3)
     assert log.read_text() == compiled
+
+
+class Held(Op):
+    """The input. One that travels can be pickled, and what a rewrite puts in its place cannot."""
+
+    __props__ = ()
+
+    def __init__(self, travels):
+        self.travels = travels
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0].copy()
+
+    def __reduce__(self):
+        if not self.travels:
+            raise TypeError("this one stays here")
+        return Held, (True,)
+
+
+@node_rewriter([Held])
+def stays_here(fgraph, node):
+    return [Held(travels=False)(*node.inputs)] if node.op.travels else None
+
+
+@pytest.fixture
+def rewritings(monkeypatch, tmp_path):
+    """Return a function that counts how many graphs all ranks have rewritten since it was last called."""
+    log = tmp_path / "log"
+    log.touch()
+
+    def logged(*args):
+        with log.open("a") as file:
+            file.write(".")
+        return rewritten(*args)
+
+    def count():
+        n = len(log.read_text())
+        log.write_text("")
+        return n
+
+    monkeypatch.setattr(program, "rewritten", logged)
+    return count
+
+
+def test_one_rank_rewrites_a_graph_for_all(ranks, rewritings):
+    ranks(3)
+    x, v = pt.vector("x"), pytensor.shared(1.0, name="v")
+    f = synk.function([x], (pt.exp(x).sum() * v, "sum"), updates=[(v, v + 1)])
+    values = np.arange(6.0)
+    np.testing.assert_allclose(f(values), np.exp(values).sum())
+    assert rewritings() == 1
+    np.testing.assert_allclose(f(values, num_slices=2), 2 * np.exp(values).sum())
+    np.testing.assert_allclose(f(values), 3 * np.exp(values).sum())
+    assert rewritings() == 1  # in slices, updates are results
+    synk.commit()
+    synk.restart()
+    np.testing.assert_allclose(f(values), 4 * np.exp(values).sum())
+    assert rewritings() == 0  # rank 0 has them still
+
+
+def test_each_rank_rewrites_what_cannot_be_sent(ranks, rewritings):
+    optdb["specialize"].register("stays_here", stays_here, "fast_run")
+    try:
+        ranks(3)
+        x = pt.vector("x")
+        f = synk.function([x], (Held(travels=True)(x * 2).sum(), "sum"))
+        assert f(np.arange(6.0)) == 30
+        assert rewritings() == 1 + 3  # rank 0 has tried to send its own
+    finally:
+        optdb["specialize"].remove_tags("stays_here", "fast_run")
 
 
 @pytest.mark.parametrize(("wrong", "error"), [(0, ValueError), (True, TypeError), ("2", TypeError)])
