@@ -332,6 +332,8 @@ def unary(graph):
 def converted(graph):
     dtype = graph.one_of([*NARROW, "int64", "float64"])
     x = graph.some(lambda v: is_of(v, "b", "i", "u"))
+    if x.variable.type.dtype == dtype:
+        return Step(f"to {dtype}", lambda x: x.astype(dtype), lambda x: x, keeps=True), [x]  # no Op at all
     return Step(f"to {dtype}", lambda x: x.astype(dtype), lambda x: x.astype(dtype)), [x]
 
 
@@ -344,9 +346,11 @@ def chosen(graph):
 
 @step(4)
 def reduced(graph):
-    name = graph.one_of(["sum", "prod", "max", "min", "any", "all", "argmax", "mean"])
+    name = graph.one_of(["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "mean"])
     kinds = {"any": "b", "all": "b", "max": "iuf", "min": "iuf"}.get(name, "biu")
     x = graph.array(*kinds)
+    if name in ("max", "argmax") and x.text.split(" = ")[-1].startswith("neg"):
+        raise Unfit  # PyTensor writes a minimum so, of which the lowest number is one
     axis = graph.one_of([None, *range(x.variable.type.ndim)])
     declared = x.variable.type.dtype
 

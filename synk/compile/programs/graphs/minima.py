@@ -1,62 +1,95 @@
-"""Take minima of signed integers without their negatives, of which the lowest number has none.
+"""Take minima of integers and truth values as such, without numbers in reverse, which narrow dtypes lack.
 
-    graph, as written -> with_minima -> the same graph, in which -max(-x) of integers is ~max(~x)
+    graph, as written -> with_minima -> the same graph, in which -max(-x) is min(x), and argmax(-x) argmax(~x)
 
-PyTensor builds ``x.min()`` as ``-max(-x)`` and makes a minimum of it again while it compiles, which it cannot
-where ranks meet in between. ``~x`` is ``-x - 1``, which has no overflow.
+PyTensor builds ``x.min()`` of signed integers as ``-max(-x)``, though the lowest has no negative; of unsigned
+ones as ``255 - max(255 - x)``; of truth values as ``~max(~x)``, which is no minimum of the counts that a
+running sum makes of them. It makes a minimum of some of these while it compiles, which it cannot where ranks
+meet in between. ``x.argmin()`` is ``argmax`` of the same. ``~x``, which is ``-x - 1``, has no overflow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytensor.scalar.basic as ps
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.basic import cast
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import invert
+from pytensor.tensor.math import Argmax, Min, invert
 
 from synk.compile.programs.graphs.origin import keep_origin, remade
 from synk.compile.programs.graphs.serialize import topological
+from synk.compile.programs.graphs.width import cumulated
 
 
 def with_minima(results: Sequence[Variable]) -> list[Variable]:
     """Return ``results``, which are left as they are, of a graph with the minima that its lines ask for."""
     new: dict[Variable, Variable] = {}
     for node in topological(results):
-        reduction = _reduction(_negated(node.outputs[0]))
-        x = None if reduction is None else _negated(reduction.inputs[0])
-        if reduction is not None and x is not None:
-            greatest = reduction.op(invert(new.get(x, x)))
-            minimum = invert(_kept(node.inputs[0], greatest))
-            keep_origin(node.outputs, [minimum])
-            new[node.outputs[0]] = minimum
+        made = (_first_smallest if isinstance(node.op, Argmax) else _minimum)(node, new)
+        if made is not None:
+            keep_origin(node.outputs, [made])
+            new[node.outputs[0]] = made
         elif any(variable in new for variable in node.inputs):
-            made = remade(node, [new.get(variable, variable) for variable in node.inputs])
-            new.update(zip(node.outputs, made.outputs, strict=True))
+            remake = remade(node, [new.get(variable, variable) for variable in node.inputs])
+            new.update(zip(node.outputs, remake.outputs, strict=True))
     return [new.get(variable, variable) for variable in results]
 
 
-def _negated(variable: Variable | None) -> Variable | None:
-    """Return the signed integers of which a variable has the negatives, or None."""
-    node = None if variable is None else variable.owner
-    signed = str(getattr(getattr(variable, "type", None), "dtype", "")).startswith("int")
-    if node is None or not signed or not isinstance(node.op, Elemwise):
+def _minimum(node: Apply, new: dict[Variable, Variable]) -> Variable | None:
+    """Return the minimum that a node is, of the new graph, or None."""
+    greatest = _reversed(node)
+    reduction = None if greatest is None else _reduction(greatest)
+    x = None if reduction is None else _reversed(reduction.inputs[0].owner)
+    if greatest is None or reduction is None or x is None:
         return None
-    return node.inputs[0] if isinstance(node.op.scalar_op, ps.Neg) else None
+    smallest = Min(reduction.op.axis)(new.get(x, x))
+    # Axes that are kept are inserted as in the graph as written.
+    kept = greatest.owner.op
+    return kept(smallest) if isinstance(kept, DimShuffle) else smallest
 
 
-def _reduction(variable: Variable | None) -> Apply | None:
+def _first_smallest(node: Apply, new: dict[Variable, Variable]) -> Variable | None:
+    """Return the place of the smallest element, if that of the largest is one of the reverse, or None."""
+    x = _reversed(node.inputs[0].owner)
+    if x is None:
+        return None
+    # Of a running sum, all its numbers count, of which ~ in a narrow dtype would keep the last bits.
+    return node.op(invert(cast(new.get(x, x), cumulated(x.type.dtype))))
+
+
+def _reversed(node: Apply | None) -> Variable | None:
+    """Return the integers or truth values of which a node has the reverse, or None."""
+    if node is None or not isinstance(node.op, Elemwise):
+        return None
+    x, operation = node.inputs[-1], node.op.scalar_op
+    match np.dtype(x.type.dtype).kind:
+        case "i":
+            reverse = isinstance(operation, ps.Neg)
+        case "u":
+            narrow = node.outputs[0].type.dtype == x.type.dtype
+            reverse = narrow and isinstance(operation, ps.Sub) and _is_largest(node.inputs[0], x.type.dtype)
+        case kind:
+            reverse = kind == "b" and isinstance(operation, ps.Invert)
+    return x if reverse else None
+
+
+def _is_largest(variable: Variable, dtype: str) -> bool:
+    """Tell whether a variable is the largest number of a dtype."""
+    node = variable.owner
+    if node is not None and isinstance(node.op, DimShuffle):
+        variable = node.inputs[0]
+    return isinstance(variable, Constant) and variable.data.size == 1 and variable.data == np.iinfo(dtype).max
+
+
+def _reduction(variable: Variable) -> Apply | None:
     """Return the node of a maximum, whose reduced axes are kept or not."""
-    node = None if variable is None else variable.owner
+    node = variable.owner
     if node is not None and isinstance(node.op, DimShuffle):
         node = node.inputs[0].owner
     is_maximum = (
         node is not None and isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, ps.Maximum)
     )
     return node if is_maximum else None
-
-
-def _kept(written: Variable, made: Variable) -> Variable:
-    """Return the new variable, its axes inserted as in the graph as written."""
-    op = written.owner.op
-    return op(made) if isinstance(op, DimShuffle) else made
