@@ -16,7 +16,7 @@ import numpy as np
 from pytensor.link.utils import raise_with_op
 
 from synk.compile.regions.callback import Callback, RegionCall, callback_of, only_region
-from synk.compile.rewritten import Linked
+from synk.compile.rewriting.rewritten import Linked
 from synk.transport.comm import Communicator
 from synk.transport.comm.communicator import Read, copies
 from synk.values.reduction import identity

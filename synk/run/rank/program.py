@@ -31,8 +31,8 @@ from synk.compile.programs.emit import Observer
 from synk.compile.programs.graphs import serialize
 from synk.compile.programs.graphs.inside import for_mode
 from synk.compile.programs.graphs.substitute import substitute
+from synk.compile.rewriting.rewritten import dumps, linked, loads, rewritten
 from synk.compile.rewriting.wrong_rewrites import without_wrong
-from synk.compile.rewritten import dumps, linked, loads, rewritten
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
 from synk.run.rank.compiled_calls import Absent, BoundFunction, Direct, called_on_host
@@ -56,7 +56,7 @@ class ProgramContext(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What ``pytensor.function`` is given."""
+    """A function as ``pytensor.function`` is given it."""
 
     inputs: list[Any]
     outputs: list[Any]

@@ -24,7 +24,7 @@ import synk
 from support.processes.of_rank import OfRank, of_ranks
 from synk.compile.native.libraries import native_libraries
 from synk.compile.native.store import Store
-from synk.compile.rewritten import rewritten
+from synk.compile.rewriting.rewritten import rewritten
 from synk.run.device.cpu import count_cores
 from synk.run.rank import program
 from synk.run.rank.program import RankProgram

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 from synk.compile import array_mode
-from synk.compile.rewritten import dumps, linked, loads, rewritten
+from synk.compile.rewriting.rewritten import dumps, linked, loads, rewritten
 
 MODE = array_mode()
 X = np.random.default_rng(0).normal(size=(5, 3))
