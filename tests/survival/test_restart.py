@@ -7,7 +7,7 @@ import pytest
 
 from support.processes.scripts import WORLD, after, in_world, script
 from synk.run.collectives.read import digest
-from synk.run.launch.run_state import RunState
+from synk.run.launch.recovery import RunState
 from synk.values import messages
 
 PEOPLED = (

@@ -20,7 +20,7 @@ from synk.run.device import Devices
 from synk.run.launch.birth import live
 from synk.run.launch.crew import Crew, Worker
 from synk.run.launch.fork_source import ForkSource
-from synk.run.launch.run_state import RunState
+from synk.run.launch.recovery import RunState
 from synk.run.launch.worker_spec import WorkerSpec
 from synk.run.rank.connection import Connection
 from synk.transport.commands.frames import pair

@@ -21,7 +21,7 @@ from synk.run.device import Devices
 from synk.run.launch.birth import become_rank
 from synk.run.launch.fork_source import ForkSource
 from synk.run.launch.placement import Binding, placement
-from synk.run.launch.run_state import RunState
+from synk.run.launch.recovery import RunState
 from synk.run.launch.start_workers import launch
 from synk.run.launch.surroundings import Surroundings
 from synk.run.rank.connection import Connection

@@ -17,7 +17,7 @@ from time import monotonic
 from synk.run.device import Devices
 from synk.run.launch.crew import Crew
 from synk.run.launch.fork_source import ForkSource
-from synk.run.launch.run_state import RunState
+from synk.run.launch.recovery import RunState
 from synk.run.launch.start_workers import launch
 from synk.run.launch.surroundings import Surroundings
 from synk.run.on_machines.job import Job

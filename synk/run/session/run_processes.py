@@ -16,7 +16,7 @@ from synk.run.device import Devices
 from synk.run.launch.fork_arguments import checked_ranks, refuse_hosts
 from synk.run.launch.fork_source import ForkSource
 from synk.run.launch.placement import Binding
-from synk.run.launch.run_state import RunState
+from synk.run.launch.recovery import RunState
 from synk.run.launch.start_workers import launch
 from synk.run.on_machines.job import Job, Jobs
 from synk.run.on_machines.machines import launch_on_machines

@@ -23,7 +23,7 @@ from synk.run.functions.graph_function import GraphFunction
 from synk.run.functions.on_ranks import OnRanks
 from synk.run.functions.sequence import SequenceFunction
 from synk.run.launch.fork_source import ForkSource
-from synk.run.launch.run_state import Recovery, RunState, warn_of
+from synk.run.launch.recovery import Recovery, RunState, warn_of
 from synk.run.on_machines.job import Jobs
 from synk.run.session.commands import Commands
 from synk.run.session.function_table import FunctionTable

@@ -14,7 +14,7 @@ import pytest
 
 from support.machines.leader_steps import Give, Hang, Meet, ReadArray, Release, Tell, Unreadable, Unsendable
 from synk.run.device import Devices
-from synk.run.launch.run_state import RunState
+from synk.run.launch.recovery import RunState
 from synk.run.launch.surroundings import Surroundings
 from synk.run.on_machines.leader import LeaderSpec
 from synk.run.rank.connection import Connection
