@@ -39,6 +39,7 @@ class Report:
     graphs: int = 0
     results: int = 0
     refusals: Counter = field(default_factory=Counter)  # errors, which are not silent
+    refused: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the seed of the first graph of each
     differences: list[str] = field(default_factory=list)
 
     def line(self) -> str:
@@ -98,7 +99,9 @@ def examine(graphs: Sequence[IntegerGraph], build: Build, report: Report, where:
             return
         report.graphs += 1
         said = str(error).splitlines()[0] if str(error) else ""
-        report.refusals[f"{type(error).__name__}: {said[:90]}"] += 1
+        kind = f"{type(error).__name__}: {said[:90]}"
+        report.refusals[kind] += 1
+        report.refused.setdefault(kind, graphs[0].seed)
         return
     report.graphs += len(graphs)
     for at, graph in enumerate(graphs):
@@ -172,7 +175,7 @@ def main() -> None:
             synk.close()
         print(f"{where}: {report.line()}, {time.perf_counter() - began:.0f} s", flush=True)
         for said, count in report.refusals.most_common():
-            print(f"    {count} × {said}")
+            print(f"    {count} × {said}, first graph {report.refused[said]}")
         failed |= bool(report.differences)
     sys.exit(failed)
 

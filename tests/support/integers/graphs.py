@@ -486,6 +486,8 @@ def put_at(graph):
 @step(2)
 def counted(graph):
     at = _positions(graph)
+    if any(array.size == 0 for array in at.arrays):
+        raise Unfit  # PyTensor takes the largest of none for the length, which is an error in one process too
     return Step(
         "bincount",
         lambda at: pt.bincount(at % TABLE, minlength=TABLE),
