@@ -115,17 +115,17 @@ def _divide_integers(write, x, y):
     if dtype[0] == "u":
         divisor = write.let(f"{y} == 0 ? 1 : {y}", dtype)
         return write.let(f"{x} / {divisor}", dtype), write.let(f"{x} % {divisor}", dtype)
-    # Dividing by 0, and the lowest number by -1, are traps.
-    divisor = write.let(f"({y} == 0) | ({y} == -1) ? 1 : {y}", dtype)
-    quotient = write.let(f"{x} / {divisor}", dtype)
-    rest = write.let(f"{x} % {divisor}", dtype)
-    down = write.let(f"({rest} != 0) & (({rest} < 0) != ({divisor} < 0))", "bool")
-    negated = wrap(f"-{carrier(dtype)}{x}", dtype)
-    floor = write.let(f"{quotient} - {down}", dtype)
-    return (
-        write.let(f"{y} == -1 ? {negated} : {floor}", dtype),
-        write.let(f"{down} ? {rest} + {divisor} : {rest}", dtype),
-    )
+    # Of magnitudes: dividing by 0, and the lowest number by -1, are traps; and GCC takes -x / y for -(x / y)
+    # where it has x / y already, though the lowest x has no negative (12.2, whatever its flags). A choice by
+    # sign would be guessed wrong every other time, so what is negated is (x ^ m) - m, where m is -1 or 0.
+    up, wide = carrier(dtype), "uint64" if dtype == "int64" else "uint32"
+    x_sign, y_sign = (write.let(f"-{up}({one} < 0)", wide) for one in (x, y))
+    size = write.let(f"({up}{x} ^ {x_sign}) - {x_sign}", wide)
+    divisor = write.let(f"({up}{y} ^ {y_sign}) - {y_sign} + ({y} == 0)", wide)
+    sign = write.let(f"{x_sign} ^ {y_sign}", wide)
+    quotient = write.let(f"({size} + (({divisor} - 1) & {sign})) / {divisor}", wide)
+    floor = write.let(wrap(f"({quotient} ^ {sign}) - {sign}", dtype), dtype)
+    return floor, write.let(wrap(f"{up}{x} - {up}{floor} * {up}{y}", dtype), dtype)
 
 
 def _float_remainder(write, x, y):

@@ -109,6 +109,18 @@ def test_exact(run, scalar_op, dtype):
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_a_quotient_of_a_negative_beside_that_of_the_number_itself_is_numpys(dtype):
+    x, two = basic.get_scalar_type(dtype)(), basic.constant(2, dtype=dtype)
+    outputs = [basic.int_div(basic.neg(x), two), basic.int_div(x, two), basic.mod(x, two)]
+    value = awkward(dtype)
+    found = region_of(node_of(basic.Composite([x], outputs), dtype))(value)
+    assert np.iinfo(dtype).min in value
+    for one, other in zip(found, quiet(lambda x: [-x // 2, x // 2, x % 2], value), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
 @pytest.mark.parametrize(("scalar_op", "dtype"), [case for case in CASES if case[0] in ROUNDED], ids=str)
 def test_rounded(run, scalar_op, dtype):
     values = arguments(dtype, arity(scalar_op))
