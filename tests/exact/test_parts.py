@@ -1,5 +1,7 @@
 """Results in which ranks meet, in several slices: one process's numbers, if parts of them accumulate."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -23,9 +25,13 @@ N_ROWS = [11, 4, 2, 1, 0]  # of three ranks with 3 slices: some have fewer slice
 x, y, weights = pt.matrix("x"), pt.vector("y"), pt.vector("weights")
 
 
+def new_w():
+    return pytensor.shared(np.array([0.5, -1.0]), name="w")
+
+
 @pytest.fixture
 def w():
-    return pytensor.shared(np.array([0.5, -1.0]), name="w")
+    return new_w()
 
 
 def results_of(w):
@@ -48,40 +54,69 @@ def one_process(inputs, results, updates=()):
     return pytensor.function(inputs, results, updates=updates, mode=mode, on_unused_input="ignore")
 
 
+@pytest.fixture(scope="module")
+def outputs_on_ranks_and_alone(module_ranks):
+    w = new_w()
+    of_all_rows = results_of(w)
+    of_all_rows[4] = pt.sqrt(pt.gt(y, 0).sum()) / pt.sqrt(y.shape[0])
+    inputs = [x, y, weights]
+    return synk.function(inputs, results_of(w)), one_process(inputs, of_all_rows)
+
+
 @pytest.mark.parametrize("num_slices", [2, 3, 5])
 @pytest.mark.parametrize("n", N_ROWS[:-1])
-def test_outputs_are_those_of_one_process_whatever_the_slices(module_ranks, w, n, num_slices):
+def test_outputs_are_those_of_one_process_whatever_the_slices(outputs_on_ranks_and_alone, n, num_slices):
+    f, alone = outputs_on_ranks_and_alone
     values = X[:n], Y[:n], WEIGHTS[:n]
-    results = results_of(w)
-    results[4] = pt.sqrt(pt.gt(y, 0).sum()) / np.sqrt(n)
-    wanted = one_process([x, y, weights], results)(*values)
-    f = synk.function([x, y, weights], results_of(w))
+    wanted = alone(*values)
     for _ in range(2):
         for found, expected in zip(f(*values, num_slices=num_slices), wanted, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("n", N_ROWS)
-def test_steps_of_an_optimiser_are_those_of_one_process(module_ranks, w, n):
-    step, average = pt.scalar("step"), pytensor.shared(np.zeros(2), name="average")
-    calls, seen = pytensor.shared(0, name="calls"), pytensor.shared(0.0, name="seen")
+BEGIN = np.zeros(2), np.array([0.5, -1.0]), 0
+
+
+class Training(NamedTuple):
+    """One step of an optimiser, and the average, the parameters and the number of calls that it updates."""
+
+    loss: object
+    step: object
+    variables: list
+    updates: list
+
+
+def training():
+    w, step, average = new_w(), pt.scalar("step"), pytensor.shared(np.zeros(2), name="average")
+    calls = pytensor.shared(0, name="calls")
     loss = ((x @ w - y) ** 2).mean() + 0.01 * (w**2).sum()
-    slope = pytensor.grad(loss, w)
-    velocity = 0.9 * average + slope
+    velocity = 0.9 * average + pytensor.grad(loss, w)
     updates = [(average, velocity), (w, w - step * velocity), (calls, calls + 1)]
-    g = one_process([x, y, step], loss, updates)
-    start, expected = w.get_value(), []
+    return Training(loss, step, [average, w, calls], updates)
+
+
+@pytest.fixture(scope="module")
+def steps_on_ranks_and_alone(module_ranks):
+    """Return a step, the variables that it updates, and a declared one; the first two in one process, too."""
+    ours, seen = training(), pytensor.shared(0.0, name="seen")
+    updates = [*ours.updates, (seen, y.sum(), "sum")]
+    on_ranks = synk.function([x, y], ours.loss, bcast_inputs=[ours.step], updates=updates, name="learn")
+    other = training()
+    alone = one_process([x, y, other.step], other.loss, other.updates)
+    return on_ranks, ours.variables, seen, alone, other.variables
+
+
+@pytest.mark.parametrize("n", N_ROWS)
+def test_steps_of_an_optimiser_are_those_of_one_process(module_ranks, steps_on_ranks_and_alone, n):
+    on_ranks, variables, seen, alone, of_one_process = steps_on_ranks_and_alone
+    synk.broadcast(variables, BEGIN)
+    for variable, value in zip(of_one_process, BEGIN, strict=True):
+        variable.set_value(value)
     for _ in range(3):
-        expected.append(g(X[:n], Y[:n], 0.1))
-    after = [variable.get_value() for variable in (average, w, calls)]
-    average.set_value(np.zeros(2)), w.set_value(start), calls.set_value(0)
-    f = synk.function(
-        [x, y], loss, bcast_inputs=[step], updates=[*updates, (seen, y.sum(), "sum")], name="learn"
-    )
-    for one in expected:
-        np.testing.assert_allclose(f(X[:n], Y[:n], 0.1, num_slices=3), one, rtol=1e-12)
-    for variable, value in zip((average, w, calls), after, strict=True):
-        np.testing.assert_allclose(same_on_all(variable, module_ranks), value, rtol=1e-12)
+        expected = alone(X[:n], Y[:n], 0.1)
+        np.testing.assert_allclose(on_ranks(X[:n], Y[:n], 0.1, num_slices=3), expected, rtol=1e-12)
+    for variable, other in zip(variables, of_one_process, strict=True):
+        np.testing.assert_allclose(same_on_all(variable, module_ranks), other.get_value(), rtol=1e-12)
     # A declared update is each rank's own.
     own = [part.sum() for part in np.array_split(Y[:n], module_ranks)]
     np.testing.assert_allclose(synk.gather(seen), own)
