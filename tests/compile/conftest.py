@@ -31,7 +31,7 @@ def oracle(monkeypatch):
         monkeypatch.setitem(predefined_linkers, name, VMLinker(use_cloop=False, c_thunks=False))
 
     def evaluate(inputs, outputs, values, **keywords):
-        mode = Mode(PerformLinker(), RewriteDatabaseQuery(include=["fast_compile", "py_only"]))
+        mode = Mode(PerformLinker(), BARE)
         with pytensor.config.change_flags(mode="FAST_COMPILE"):
             return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore", **keywords)(
                 *values

@@ -341,7 +341,7 @@ def check(recipe, oracle, mode):
 
 
 few_graphs = settings(
-    max_examples=N_EXAMPLES or 15,
+    max_examples=N_EXAMPLES or 8,
     derandomize=not N_EXAMPLES,
     deadline=None,
     database=None,

@@ -6,6 +6,7 @@ from pytensor.compile.mode import Mode
 from pytensor.tensor.basic import ExtractDiag
 from pytensor.tensor.extra_ops import fill_diagonal, fill_diagonal_offset
 
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 
 
@@ -64,7 +65,7 @@ SHAPES = [(3, 3), (2, 5), (5, 2), (1, 4), (0, 3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", ["float32", "bool", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", slow("bool"), slow("complex128")])
 def test_diagonals_of_matrices(compare, shape, dtype):
     x = pt.matrix("x", dtype=dtype)
     value = np.arange(np.prod(shape)).reshape(shape).astype(dtype)

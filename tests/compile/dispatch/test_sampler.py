@@ -7,6 +7,7 @@ import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
+from support.slow import slow
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.sampler import bernoulli_mask, same_numbers, sampler, unbatched
 from synk.compile.native.bit_generators import copy_generator
@@ -197,7 +198,8 @@ DRAWN_AS_BY_PYTENSOR = {
 
 @pytest.mark.parametrize("name", DRAWN_AS_BY_PYTENSOR)
 @pytest.mark.parametrize(
-    ("batch", "size"), [((), None), ((), (3, 2)), ((2,), (3, 2)), ((3, 1), None), (None, (3, 2))]
+    ("batch", "size"),
+    [slow((), None), slow((), (3, 2)), ((2,), (3, 2)), slow((3, 1), None), (None, (3, 2))],
 )
 def test_distributions_by_name_draw_the_numbers_of_pytensor(name, batch, size):
     parameters = DRAWN_AS_BY_PYTENSOR[name]

@@ -14,6 +14,7 @@ from pytensor.scan.utils import until
 from pytensor.tensor.elemwise import Elemwise
 
 from support.cases.unary_op import UnaryOp
+from support.slow import slow
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.rewriting.rewrites import array_query
@@ -148,7 +149,7 @@ def test_number_of_steps_is_a_variable(compare):
 # --- arrays that are used round and round
 
 
-@pytest.mark.parametrize("kept", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize("kept", [1, slow(2), 3, slow(6), 7])
 def test_last_rows(oracle, kept):
     h = pt.dvector("h")
     states = scan(lambda h: h * 2 + 1, outputs_info=h, n_steps=7)
@@ -196,7 +197,9 @@ def test_states_change_places(oracle, add):
     check_short(oracle, [a, b], [output[-1] for output in outputs], values)
 
 
-@pytest.mark.parametrize("echo", ["row", "constant", "read", "written", "state", "made", "reversed"])
+@pytest.mark.parametrize(
+    "echo", ["row", *map(slow, ["constant", "read", "made"]), "written", "state", "reversed"]
+)
 def test_states_that_share_memory(oracle, echo):
     x, c = pt.dmatrix("x"), pt.dvector("c")
 

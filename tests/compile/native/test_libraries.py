@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -41,10 +42,19 @@ def run(made, expected="itself"):
     assert made.function(SOURCE, set()).call("itself") == expected
 
 
-def kept_in(folder):
-    """Make the kernel and run it; return the files that are kept: of it, and of what all kernels call."""
+@pytest.fixture(scope="module")
+def store_of_one_kernel(tmp_path_factory):
+    """Return a folder where the kernel is kept, compiled once for all tests that damage or read a copy."""
+    folder = tmp_path_factory.mktemp("store")
     run(compilation(find_compiler(), folder))
-    paths = sorted(folder.glob("*.so"))
+    return folder
+
+
+@pytest.fixture
+def kept(store_of_one_kernel, tmp_path):
+    """Return the files in a folder of the test's own: of the kernel, and of what all kernels call."""
+    copytree(store_of_one_kernel, tmp_path, dirs_exist_ok=True)
+    paths = sorted(tmp_path.glob("*.so"))
     assert len(paths) == 2
     return paths
 
@@ -63,8 +73,7 @@ def test_the_second_process_compiles_nothing(tmp_path):
 
 
 @needs_compiler
-def test_what_all_kernels_call_is_compiled_once(tmp_path):
-    run(compilation(find_compiler(), tmp_path))
+def test_what_all_kernels_call_is_compiled_once(tmp_path, kept):
     made = compilation(find_compiler(), tmp_path)
     other = made.function(SOURCE + "/* another */", set())
     assert other.call("itself") == "itself"
@@ -77,10 +86,16 @@ def link_away(path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("put", [b"", b"no library", "half of it", os.mkfifo, link_away])
-@pytest.mark.parametrize("which", [0, 1])
-def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put, which):
-    path = kept_in(tmp_path)[which]
+@pytest.mark.parametrize(
+    ("put", "which"),
+    [
+        *(("half of it", 0), (os.mkfifo, 1), (link_away, 0)),
+        *(slow(put, which) for put in (b"", b"no library") for which in (0, 1)),
+        *(slow("half of it", 1), slow(os.mkfifo, 0), slow(link_away, 1)),
+    ],
+)
+def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, kept, put, which):
+    path = kept[which]
     whole = path.read_bytes()
     path.unlink()  # the old file is mapped into this process
     if callable(put):
@@ -95,8 +110,8 @@ def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put, which):
 
 
 @needs_compiler
-def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
-    path, _ = kept_in(tmp_path)
+def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path, kept):
+    path, _ = kept
     path.unlink()
     path.mkdir()
     with pytest.warns(UserWarning, match="not kept"):
@@ -105,8 +120,7 @@ def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
 
 @needs_compiler
 @pytest.mark.parametrize("mode", [0o777, slow(0o722), slow(0o770)])
-def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, mode):
-    run(compilation(find_compiler(), tmp_path))
+def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, kept, mode):
     tmp_path.chmod(mode)
     forbidden = compilation(Forbidden(find_compiler().command), tmp_path)
     with pytest.raises(AssertionError, match="nothing should be compiled"):
@@ -161,8 +175,8 @@ def test_a_library_is_unloaded_with_the_last_function_of_it(tmp_path):
 
 
 @needs_compiler
-def test_a_file_of_another_kernel_is_not_taken(tmp_path):
-    path, _ = kept_in(tmp_path)
+def test_a_file_of_another_kernel_is_not_taken(tmp_path, kept):
+    path, _ = kept
     assert Store(tmp_path).find(path.stem) == path.read_bytes()[:-32]
     path.rename(path.with_stem("kother"))
     assert Store(tmp_path).find("kother") is None

@@ -8,12 +8,15 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar import ScalarLoop, float64
 from pytensor.scan.basic import scan
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.signal import convolve1d
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
 from synk.compile.programs.elementwise.dialect import native_dialect
@@ -22,6 +25,9 @@ from synk.compile.regions.lines import Text
 from synk.compile.regions.region import Region
 
 NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
+
+# Node by node, as graphs are written: rewriting them once more takes as long as all the rest.
+AS_WRITTEN = Mode(ArrayLinker(native=False), RewriteDatabaseQuery(include=["minimum_compile"]))
 
 x, z = pt.matrix("x", dtype="float64"), pt.matrix("z", dtype="float32")
 t = pt.tensor3("t", dtype="float64")
@@ -84,12 +90,14 @@ TEXTS = {
         *until(i, x[:, 0], pt.exp(y), s),
         until(k[:, None], x, abs(w), s)[0].sum(axis=1),
         *until(n, s, s * 2, s),
-        pt.grad(pt.gammaincc(abs(y) + 1, abs(x[:, 0])).sum(), y),
-        pt.grad(pt.hyp2f1(s, 1.5, 2.5, pt.sigmoid(s)), s),
-        pt.grad(pt.betainc(abs(y) + 0.5, 1.5, pt.sigmoid(y)).sum(), y),  # with powers of an int16
         *repeated(4, x, w, s),
         *repeated(0, s, s * 2, w),
         steps(lambda row, h: h + until(n, h, row[0], s)[1], sequences=x, outputs_info=s),
+    ],
+    "elements that take steps in gradients": [
+        pt.grad(pt.gammaincc(abs(y) + 1, abs(x[:, 0])).sum(), y),
+        pt.grad(pt.hyp2f1(s, 1.5, 2.5, pt.sigmoid(s)), s),
+        pt.grad(pt.betainc(abs(y) + 0.5, 1.5, pt.sigmoid(y)).sum(), y),  # with powers of an int16
     ],
     "all of a sum": x.sum(),
     "sums along rows": (x * w).sum(axis=1) + x.mean(axis=1),
@@ -130,7 +138,7 @@ TEXTS = {
         pt.cumsum(s * 2) + 1,
         pt.cumsum(x * 2, axis=0) + pt.cumprod(x, axis=-1),
         pt.cumsum(t.transpose(1, 0, 2) * 2, axis=1)[::-1],
-        pt.cumprod(k * 2) + pt.cumsum(i),
+        pt.cumprod(i * 2) + pt.cumsum(i),
         pt.grad((pt.cumsum(y * 2) ** 2).sum(), y),
     ],
     "memory that is set": [pt.set_subtensor(pt.set_subtensor(pt.empty(3)[:1], s)[1:], w[:2]) * 2],
@@ -153,6 +161,9 @@ TEXTS = {
         *(pt.linalg.det(one) for one in (general, -definite, small[:, :3], pt.zeros((2, 2)) * s)),
         *pt.linalg.slogdet(general[::-1]),
         *pt.linalg.slogdet(definite * 0),
+        pt.linalg.solve(cycled, y),
+    ],
+    "general systems in gradients and loops": [
         *(pt.grad((one**2).sum(), y) for one in (pt.linalg.solve(cycled, y), pt.linalg.inv(cycled))),
         steps(lambda row, h: pt.linalg.solve(definite, h) + row, sequences=x, outputs_info=w),
         pt.grad(steps(lambda m: pt.linalg.slogdet(m @ m.T + s**2 * pt.eye(2))[1], sequences=t).sum(), s),
@@ -249,7 +260,7 @@ TEXTS = {
     "blocks of solutions": [
         pt.linalg.solve_triangular(many, t, lower=True),
         pt.linalg.solve_triangular(many[0], t, lower=True),
-        pt.linalg.solve_triangular(many[:, None], t[None, ::-1], lower=False),
+        pt.linalg.solve_triangular(many[:3, None], t[None, ::-1], lower=False),
         pt.linalg.solve_triangular(many, t[:, :, 0], lower=True, b_ndim=1),
         pt.linalg.solve_triangular(many, t[0, :, 0], lower=True, b_ndim=1),
         pt.linalg.solve_triangular(many, small[1:2, :2], lower=True, b_ndim=1),
@@ -324,7 +335,22 @@ def compiled(outputs, mode):
 @cache
 def functions(name):
     """Return the functions of some texts as regions and in Python, compiled once for all tests."""
-    return [compiled(TEXTS[name], mode) for mode in (NATIVE, PYTHON)]
+    return [compiled(TEXTS[name], mode) for mode in (NATIVE, AS_WRITTEN)]
+
+
+# Graphs of many nodes, each of which other texts have, too.
+LONG = (
+    "elements that take steps in gradients",
+    "gradients of positions along later axes",
+    "gradients of a loop of vectors",
+    "gradients of factors",
+    "general systems in gradients and loops",
+)
+
+
+def often(names):
+    """Return names of texts, those of long ones marked slow."""
+    return [slow(name) if name in LONG else name for name in names]
 
 
 def check(found, expected):
@@ -334,7 +360,7 @@ def check(found, expected):
         np.testing.assert_allclose(one, other, tolerance, tolerance)
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", often(TEXTS))
 def test_regions_have_the_numbers_of_python(gave_up, name):
     native, python = functions(name)
     assert any(isinstance(node.op, Region) for node in native.maker.fgraph.apply_nodes)
@@ -344,7 +370,7 @@ def test_regions_have_the_numbers_of_python(gave_up, name):
         assert not gave_up
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if "positions" in name])
+@pytest.mark.parametrize("name", often(name for name in TEXTS if "positions" in name))
 def test_all_that_is_at_positions_is_found_by_regions(name):
     ops = [node.op for node in functions(name)[0].maker.fgraph.apply_nodes]
     assert not [op for op in ops if isinstance(op, AT_POSITIONS)]
@@ -420,7 +446,9 @@ NEED_ROWS = (
 )
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if name not in NEED_ROWS and "loop" not in name])
+@pytest.mark.parametrize(
+    "name", often(name for name in TEXTS if name not in NEED_ROWS and "loop" not in name)
+)
 def test_arrays_without_rows(name):
     native, python = functions(name)
     arguments = list(values(0).values())
@@ -476,17 +504,22 @@ def test_general_matrices_without_an_answer_end_as_in_python(op, bad):
     np.testing.assert_equal(*found)
 
 
+@cache
+def products_of_long_vectors():
+    a, v = pt.dmatrix("a"), pt.dvector("v")
+    return pytensor.function([a, v], [a @ v, (a @ v[::-1])[::-1], v @ a.T], mode=NATIVE)
+
+
 @pytest.mark.parametrize("steps", [(1, 1), (-1, 1), (1, -1), (-1, -1), (2, 1), (1, 2)], ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_products_of_long_vectors_read_matrices_as_they_lie(steps, order):
-    a, v = pt.dmatrix("a"), pt.dvector("v")
     rng = np.random.default_rng(1)
     whole = np.asarray(rng.normal(size=(140, 160)), order=order)
     matrix = whole[:: steps[0], :: steps[1]]
     for step in (1, -1, 3):
         vector = rng.normal(size=(3 * matrix.shape[1],))[::step][: matrix.shape[1]]
-        products = pytensor.function([a, v], [a @ v, (a @ v[::-1])[::-1], v @ a.T], mode=NATIVE)
-        check(products(matrix, vector), [matrix @ vector, (matrix @ vector[::-1])[::-1], matrix @ vector])
+        products = products_of_long_vectors()(matrix, vector)
+        check(products, [matrix @ vector, (matrix @ vector[::-1])[::-1], matrix @ vector])
 
 
 def unless_wrong(function, arguments):

@@ -4,14 +4,20 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scan.op import Scan
 from pytensor.tensor.random import basic
 from pytensor.tensor.random.op import RandomVariable
 
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.draws import DRAWS
 
-NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
+NATIVE = array_mode()
+
+# As it is written, but for the steps of loops: rewriting it takes as long as all the rest.
+PYTHON = Mode(ArrayLinker(native=False), RewriteDatabaseQuery(include=["minimum_compile"]))
 
 x, s, n = pt.dvector("x"), pt.dscalar("s"), pt.lscalar("n")
 GIVEN = [np.array([0.4, 0.7, 1.5]), 0.8, 5]
@@ -53,8 +59,21 @@ def compare(step, start=x, given=GIVEN):
 OTHERS = [(basic.BernoulliRV, "bool"), (basic.BernoulliRV, "int64"), (basic.CategoricalRV, "int64")]
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [*DRAWS, *OTHERS], ids=lambda one: getattr(one, "__name__", one))
-@pytest.mark.parametrize("size", ["of parameters", "given"])
+KINDS = [*DRAWS, *OTHERS]
+
+# What a size that is given changes is the same for all, but for choices, which have no axis of their own.
+GIVEN_SIZE = (basic.NormalRV, basic.CategoricalRV)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "size"),
+    [
+        *((kind, dtype, "of parameters") for kind, dtype in KINDS),
+        *((kind, dtype, "given") for kind, dtype in KINDS if kind in GIVEN_SIZE),
+        *(slow(kind, dtype, "given") for kind, dtype in KINDS if kind not in GIVEN_SIZE),
+    ],
+    ids=lambda one: getattr(one, "__name__", one),
+)
 def test_a_step_draws_what_numpy_draws(gave_up, kind, dtype, size):
     op = kind(dtype=dtype)
     parameters = TWO.get(kind, lambda one, other: (one, abs(other)))

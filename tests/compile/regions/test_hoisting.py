@@ -3,6 +3,8 @@
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scan.basic import scan, until
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22, Gemm, Gemv
@@ -12,7 +14,10 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.loops import step_of
 from synk.compile.regions.region import Region
 
-NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
+NATIVE = array_mode()
+
+# As it is written, but for the steps of loops: rewriting it takes as long as all the rest.
+PYTHON = Mode(ArrayLinker(native=False), RewriteDatabaseQuery(include=["minimum_compile"]))
 
 x, v = pt.dtensor3("x"), pt.dmatrix("v")
 u, w, h, s = pt.dmatrix("u"), pt.dmatrix("w"), pt.dmatrix("h"), pt.dscalar("s")

@@ -7,6 +7,7 @@ import pytest
 from pytensor.scan.basic import scan, until
 from pytensor.scan.op import Scan
 
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.region import Region
 
@@ -121,7 +122,11 @@ def scans_of(function):
     return [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Scan)]
 
 
-@pytest.mark.parametrize("name", LOOPS)
+# What they are made of, others have, too.
+LATER = ("such rows until", "such rows in a loop", "scaled products", "logarithms of sums", "parts")
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in LATER else name for name in LOOPS])
 def test_a_loop_has_the_rows_of_pythons(gave_up, name):
     native, python = (compiled(LOOPS[name], mode) for mode in (NATIVE, PYTHON))
     assert any(isinstance(node.op, Region) for node in native.maker.fgraph.apply_nodes)

@@ -7,6 +7,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from support.slow import slow
 from synk import ops
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import optional_class
@@ -42,7 +43,7 @@ class Told:
         self.starts, self._stop = [], None
 
 
-@pytest.fixture(params=["numpy", "device"])
+@pytest.fixture(params=["numpy", slow("device")])
 def xp(request, device):
     return np if request.param == "numpy" else device
 
