@@ -7,7 +7,10 @@ import pytest
 from pytensor.scan.utils import until
 
 from support.exact.simulated import OneProcess, Simulated
+from support.slow import slow
 from synk.exact.definition import define
+
+pytestmark = pytest.mark.usefixtures("steps_as_written")
 
 ROWS, RANKS = (7, 2), (1, 2, 5)
 TIMES = 3
@@ -99,7 +102,7 @@ def filled_with_what_all_ranks_have():
 @pytest.mark.parametrize(
     "loop",
     [
-        recurrent,
+        slow(recurrent),
         with_older_states,
         nested,
         total_of_all_times,
@@ -143,7 +146,7 @@ def power_iteration():
     return scan(step, outputs_info=[v], n_steps=3)
 
 
-@pytest.mark.parametrize("loop", [newton, descent, power_iteration])
+@pytest.mark.parametrize("loop", [newton, slow(descent), power_iteration])
 def test_a_state_made_of_all_rows_is_completed_once_a_step_and_nothing_is_gathered(loop):
     states = loop()
     assert set(compared([states]).values()) == {(3, 0)}

@@ -11,7 +11,7 @@ from support.processes.of_rank import runs_of, same_on_all
 from synk.exact.collectives.collectives import all_sum
 from synk.exact.run_values import first_row, leads, n_rows, total_rows
 
-module_ranks = runs_of(1, 2, 3)
+module_ranks = runs_of(3, later=[1, 2])
 
 ROWS = np.random.default_rng(5).normal(size=(7, 2))
 NUMBERS_OF_ROWS = [7, 2, 1]  # with 3 ranks, the last two leave some without rows

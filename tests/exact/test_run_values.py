@@ -15,7 +15,7 @@ import synk
 from support.processes.of_rank import runs_of
 from synk.exact.run_values import first_row, leads, n_rows, total_rows
 
-module_ranks = runs_of(1, 2, 3)
+module_ranks = runs_of(3, later=[1, 2])
 
 NUMBERS = (n_rows, total_rows, first_row, leads)
 ROWS = np.arange(24.0).reshape(12, 2)
