@@ -12,7 +12,7 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.tables import flops_of
 from synk.ops import conv2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
-from synk.ops.kernels.window import Convolution, Window, lengths
+from synk.ops.kernels.window import Convolution, Window, lengths, ordered
 
 
 def evaluate(variable, mode="FAST_COMPILE"):
@@ -171,7 +171,7 @@ def test_shapes_of_gradients(case):
 @pytest.mark.parametrize("relu", [False, True])
 def test_gradient_of_a_loss(layout, relu):
     convolution = Convolution(Window(None, (2, 1), ((1, 0), (0, 2)), (1, 2)), 2, layout)
-    x, w, bias = normal((2, 4, 4, 4)), normal((4, 2, 2, 2), 1), normal(4, 2)
+    x, w, bias = normal(ordered(layout, 2, 4, 3, 3)), normal((4, 2, 2, 2), 1), normal(4, 2)
     values = [x, w, bias]
     inputs = [pt.tensor(dtype="float64", shape=(None,) * v.ndim) for v in values]
     loss = (Conv2d(convolution, relu)(*inputs) ** 3).sum()

@@ -27,7 +27,7 @@ def variables(shape, n_axes, dtype, known):
     return x, *(pt.tensor(name, shape=last, dtype=dtype) for name in ("gamma", "beta"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     leading=st.lists(st.integers(0, 4), max_size=2),
     last=st.lists(st.integers(1, 5), min_size=1, max_size=2),

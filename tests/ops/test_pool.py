@@ -17,6 +17,7 @@ from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool
 MODES = ["FAST_COMPILE", array_mode()]
 
 
+@settings(max_examples=40)
 @given(poolings(), st.booleans())
 def test_definitions_against_loops(case, strange):
     pooling, shape, _ = case
@@ -57,7 +58,7 @@ def test_shapes(case):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_gradients_by_differences(mode, layout):
     pooling = Pooling(Window((2, 3), (1, 2), ((1, 0), (1, 2))), layout)
-    value = normal(ordered(layout, 2, 3, 4, 5))
+    value = normal(ordered(layout, 1, 2, 4, 5))
     x = pt.tensor4("x", dtype="float64")
     outputs = [
         MaxPool2d(pooling)(x)[0],
@@ -135,6 +136,7 @@ def test_gradient_of_the_global_mean_is_not_spread_before_it_is_used():
 # --- gradients ------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(poolings(), st.booleans())
 def test_gradients_of_means_are_their_transpose(case, count_padding):
     pooling, shape, outputs = case
@@ -147,6 +149,7 @@ def test_gradients_of_means_are_their_transpose(case, count_padding):
     np.testing.assert_allclose((gx * x).sum(), (gy * y).sum(), rtol=1e-9, atol=1e-9)
 
 
+@settings(max_examples=40)
 @given(poolings())
 def test_gradients_of_maxima_go_to_the_maxima(case):
     pooling, shape, outputs = case

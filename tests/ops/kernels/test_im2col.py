@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.cases.images import check_entry, convolutions, normal
@@ -19,6 +19,7 @@ POINTWISE = Convolution(Window(), 2, "NHWC"), (3, 4, 5, 4), (6, 2, 1, 1), (3, 4,
 AROUND = Convolution(Window(None, (3, 3), ((3, 2), (4, 4)))), (2, 1, 5, 6), (2, 1, 2, 2), (2, 2, 3, 5)
 
 
+@settings(max_examples=40)
 @given(convolutions(), budgets, st.booleans(), st.booleans())
 @example(POINTWISE, im2col.BYTES, True, True)
 @example(AROUND, im2col.BYTES, False, True)
@@ -30,6 +31,7 @@ def test_forward(case, budget, relu, has_bias):
         check_entry(Conv2d(convolution, relu), normal(x, 0), normal(w, 1), *bias)
 
 
+@settings(max_examples=40)
 @given(convolutions(), budgets)
 @example(POINTWISE, im2col.BYTES)
 @example(AROUND, im2col.BYTES)

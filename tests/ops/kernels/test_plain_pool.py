@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cases.images import check_entry, normal, perform, poolings
@@ -10,9 +10,12 @@ from synk.ops.kernels.plain_pool import PlainPool
 from synk.ops.kernels.window import LAYOUTS, Pooling, Window, lengths, ordered
 from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
 
+few = settings(max_examples=40)
+
 STRANGE = np.array([-np.inf, np.inf, np.nan, 0.0, -0.0, 1.0, 2.0])
 
 
+@few
 @given(poolings(), st.booleans())
 def test_max_pool(case, strange):
     pooling, shape, _ = case
@@ -20,6 +23,7 @@ def test_max_pool(case, strange):
     check_entry(MaxPool2d(pooling), x)
 
 
+@few
 @given(poolings(), st.booleans())
 def test_max_pool_gradient(case, strange):
     pooling, shape, y = case
@@ -30,6 +34,7 @@ def test_max_pool_gradient(case, strange):
     check_entry(MaxPool2dGradient(pooling), gy, index, *lengths(pooling.layout, shape)[2:])
 
 
+@few
 @given(poolings(), st.booleans())
 def test_avg_pool(case, count_padding):
     pooling, shape, y = case

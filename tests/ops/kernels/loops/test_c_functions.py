@@ -83,6 +83,7 @@ def test_a_compiler_that_fails_is_said_once(tmp_path):
     assert "set CC to a C compiler that works" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "said"),
     [

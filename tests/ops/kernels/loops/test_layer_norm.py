@@ -22,7 +22,7 @@ def rows(seed, lead, last, dtype, offset=0.0):
 
 
 @every
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 99),
     st.lists(st.integers(1, 70), max_size=2).map(tuple),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.cases.images import Refuses
+from support.slow import slow
 from synk.ops.kernels.onednn import OneDnn, available, convolution_plan, reason
 from synk.ops.kernels.onednn.engine import PAGE, Workspace, engine
 from synk.ops.kernels.onednn.engine import threads as use
@@ -57,7 +58,7 @@ def script(body, **environment):
     )
 
 
-@pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "2"}])
+@pytest.mark.parametrize("environment", [slow({}), {"OMP_NUM_THREADS": "2"}])
 def test_a_child_computes_after_its_parent_did(environment):
     done = script(
         """
