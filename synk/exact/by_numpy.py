@@ -15,6 +15,8 @@ import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.basic import AllocDiag, Join, MakeVector
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.linalg.constructors import BlockDiagonal
 
 from synk.compile.compat import take_axis
 from synk.compile.programs.graphs.origin import keep_origin, remade
@@ -35,10 +37,24 @@ def on_diagonal(op: AllocDiag, values: Any) -> Any:
     return np.moveaxis(result, (-2, -1), (op.axis1, op.axis2))
 
 
+def blocks(op: BlockDiagonal, *matrices: Any) -> Any:
+    """Return zeros with the matrices one after the other on the diagonal, for each of a batch."""
+    batch = np.broadcast_shapes(*(matrix.shape[:-2] for matrix in matrices))
+    length, width = np.sum([matrix.shape[-2:] for matrix in matrices], axis=0)
+    result = np.zeros((*batch, length, width), np.result_type(*matrices))
+    row = column = 0
+    for matrix in matrices:
+        below, right = row + matrix.shape[-2], column + matrix.shape[-1]
+        result[..., row:below, column:right] = matrix
+        row, column = below, right
+    return result
+
+
 NUMPYS: dict[type[Op], Callable[..., Any]] = {
     Join: joined,
     MakeVector: lambda op, *numbers: np.stack(numbers),
     AllocDiag: on_diagonal,
+    BlockDiagonal: blocks,
 }
 
 
@@ -57,7 +73,13 @@ class ByNumPy(Op):
 
     def perform(self, node: Apply, inputs: Any, outputs: Any) -> None:
         """Compute by NumPy."""
-        outputs[0][0] = NUMPYS[type(self.op)](self.op, *inputs)
+        op = _core(self.op)
+        outputs[0][0] = NUMPYS[type(op)](op, *inputs)
+
+
+def _core(op: Op) -> Op:
+    """Return the Op for two axes, where another repeats it over a batch, as in ``block_diag``."""
+    return op.core_op if isinstance(op, Blockwise) and isinstance(op.core_op, BlockDiagonal) else op
 
 
 def by_numpy(results: Sequence[Variable]) -> list[Variable]:
@@ -66,7 +88,7 @@ def by_numpy(results: Sequence[Variable]) -> list[Variable]:
     for node in topological(results):
         inputs = [new.get(variable, variable) for variable in node.inputs]
         integers = getattr(node.outputs[0].type, "dtype", "")[:3] in ("boo", "int", "uin")
-        if type(node.op) in NUMPYS and integers:
+        if type(_core(node.op)) in NUMPYS and integers:
             made = ByNumPy(node.op).make_node(*inputs)
             keep_origin(node.outputs, made.outputs)
         else:

@@ -7,6 +7,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import scipy.linalg
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.link.vm import VMLinker
@@ -208,6 +209,17 @@ class TestWithRanks:
         wide = np.cumsum(value, axis=0)
         for found, other in zip(f(value), (np.concatenate([wide, value], 1), np.roll(wide, 1)), strict=True):
             np.testing.assert_array_equal(found, other, strict=True)
+
+    def test_running_sums_on_a_diagonal_of_blocks_pass(self):
+        narrow = pt.matrix("narrow", dtype="int8")
+        sums, value = pt.cumsum(narrow, axis=0), np.full((7, 2), 100, "int8")
+        both = [pt.linalg.block_diag(sums, narrow), pt.linalg.block_diag(sums[:, :, None], narrow[:, None])]
+        found, batch = synk.function([narrow], both, check="first")(value)
+        wide = np.cumsum(value, axis=0)
+        np.testing.assert_array_equal(found, scipy.linalg.block_diag(wide, value), strict=True)
+        for one, column, row in zip(batch, wide, value, strict=True):
+            expected = scipy.linalg.block_diag(column[:, None], row[None])
+            np.testing.assert_array_equal(one, expected, strict=True)
 
     def test_a_dtype_that_one_process_does_not_give_is_found(self, monkeypatch):
         monkeypatch.setattr("synk.exact.definition.as_performed", list)
