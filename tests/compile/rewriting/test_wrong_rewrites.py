@@ -118,6 +118,18 @@ def test_pytensor_alone_is_still_wrong(name):
     assert any(not np.allclose(computed(case, PLAIN), case()[-1], rtol=0, atol=1e-15) for case in CASES[name])
 
 
+def test_pytensor_still_passes_gradients_to_values_that_are_written_over():
+    """Where this fails, a release has mended the gradient: take it out of docs/linker.rst."""
+    y, i, weights = pt.dvector("y"), pt.lvector("i"), pt.dvector("weights")
+    total = (weights * pt.zeros(3)[i].set(y)).sum()
+    function = pytensor.function([y, i, weights], [total, pytensor.grad(total, y)], mode=array_mode())
+    value, factors = np.array([1.0, 2, 3]), np.array([1.0, 10, 100])
+    found, gradient = function(value, TWICE, factors)
+    moved, _ = function(np.array([1.0, 7, 3]), TWICE, factors)
+    assert moved == found  # y[1] is written over by y[2], and has no part in the total
+    assert gradient[1] == factors[TWICE[1]]
+
+
 def test_each_known_rewrite_has_a_case():
     assert {rewrite.name for rewrite in KNOWN_WRONG} == set(CASES)
 
