@@ -1,7 +1,6 @@
 """Every snippet in README.rst, CONTRIBUTING.rst and docs/ is run, and prints what the page says it prints."""
 
 import re
-import subprocess
 import sys
 import textwrap
 from contextlib import closing
@@ -12,6 +11,7 @@ import pytest
 from test_floors import FLOORS
 
 from support.machines import hosts
+from support.processes.scripts import run
 from support.slow import slow
 from synk.__main__ import COMMANDS
 
@@ -41,29 +41,26 @@ FIRST = ("README.rst", "CONTRIBUTING.rst")
     [page if page.name in FIRST else slow(page) for page in WITH_SNIPPETS],
     ids=lambda page: page.name,
 )
-def test_snippets_run_and_print_what_the_page_says(page, tmp_path):
+@pytest.mark.usefixtures("warm_interpreter")
+def test_snippets_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
     if page.name == "pymc.rst" and sys.version_info < (3, 12):
         pytest.skip("PyMC 6 needs Python 3.12")
-    snippets = blocks(page, "python")
-    script = tmp_path / "page.py"
-    script.write_text("\n\n".join(snippets) + "\n")
-    command = [sys.executable, "-W", "error", str(script)]
-    done = (
-        run_on_hosts(command, tmp_path)
-        if page.name == "machines.rst"
-        else subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200)
-    )
+    monkeypatch.chdir(tmp_path)
+    text = "\n\n".join(["import warnings\nwarnings.simplefilter('error')", *blocks(page, "python")])
+    done = run_on_hosts(text, tmp_path) if page.name == "machines.rst" else run(text, deadline=200)
     assert done.returncode == 0, done.stderr
     said = [line for text in blocks(page, "text") for line in text.splitlines() if line]
     assert done.stdout.splitlines() == said
 
 
-def run_on_hosts(command, folder):
-    """Run a command on the first of two hosts, name spaces of this machine; skip where none can be made."""
+def run_on_hosts(text, folder):
+    """Run a script on the first of two hosts, name spaces of this machine; skip where none can be made."""
     if reason := hosts.missing():
         pytest.skip(reason)
+    script = folder / "page.py"
+    script.write_text(text)
     with closing(hosts.Hosts(2, folder)) as made:
-        done = made.run("h1", command)
+        done = made.run("h1", [sys.executable, str(script)])
     done.stderr = done.stdout
     # What Open MPI says of itself begins with a host and a process, [h1:00011], and comes or does not.
     done.stdout = re.sub(r"^\[\w+:\d+\].*\n", "", done.stdout, flags=re.MULTILINE)

@@ -21,6 +21,8 @@ from support.processes import leaks
 from support.processes.demo_scripts import DEMOS, modules_beside, run, start_without
 from support.slow import slow
 
+pytestmark = pytest.mark.usefixtures("warm_interpreter")
+
 TRAIN = DEMOS / "mnist" / "train_mnist.py"
 
 

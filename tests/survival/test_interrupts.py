@@ -4,22 +4,17 @@ Each test is a script of its own with a deadline. The first ones get signals a t
 they do everything that a run can do; the others sit at a terminal where somebody presses ^C.
 """
 
-import contextlib
 import os
 import pty
 import select
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import synk
 from support.processes import scripts
 from support.processes.scripts import DEADLINE, PROLOGUE
-
-ROOT = Path(synk.__file__).parents[1]
 
 
 def script(body):
@@ -100,12 +95,12 @@ def tick(*_):
 before = held()
 signal.signal(signal.SIGALRM, tick)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-for round_ in range(4):
+for round_ in range(2):
     run = Everything(2 + round_ % 2)
     others[:] = synk.pids()[1:]
-    for _ in range(500):
+    for _ in range(300):
         run.call()
-    for _ in range(10):
+    for _ in range(3):
         for act in run.all():
             act()
     others.clear()  # before their pids may belong to anybody else
@@ -245,17 +240,32 @@ print("the end")
 # --- ^C at a terminal --------------------------------------------------------------------------------------
 
 
+SITS_AT_A_TERMINAL = """
+os.setsid()
+terminal = os.open({name!r}, os.O_RDWR)  # the first that a session opens is its own
+for standard in range(3):
+    os.dup2(terminal, standard)
+os.close(terminal)
+"""
+
+
 class Terminal:
     """A script that runs at a terminal of its own; ``presses`` of ^C end it."""
 
     def __init__(self, body):
-        text = PROLOGUE.format(deadline=DEADLINE) + body
-        self.pid, self.screen = pty.fork()
-        if self.pid == 0:
-            os.environ["PYTHONPATH"] = str(ROOT)
-            os.execv(sys.executable, [sys.executable, "-c", text])
+        self.screen, theirs = pty.openpty()
+        name = os.ttyname(theirs)
+        text = PROLOGUE.format(deadline=DEADLINE) + SITS_AT_A_TERMINAL.format(name=name) + body
+        self.running = scripts.start(text)
         self.said = ""
         self.deadline = time.monotonic() + DEADLINE
+        try:
+            self.read("\n")
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(theirs)  # the script has it now
 
     def read(self, until=None):
         """Read what is on the screen: until a line has come, or the script has ended."""
@@ -273,14 +283,12 @@ class Terminal:
 
     def end(self):
         """Wait for the end; return the exit code."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.running.wait()
 
     def close(self):
-        with contextlib.suppress(OSError, ChildProcessError):
-            if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-        os.close(self.screen)
+        self.running.kill()
+        with self.running:
+            os.close(self.screen)
 
 
 def all_gone(pids, deadline):
@@ -326,7 +334,6 @@ def endings():
 def test_ctrl_c_at_a_terminal(wait, presses):
     terminal = Terminal(SCRIPT.format(wait=wait))
     try:
-        terminal.read("\n")
         pids = [int(word) for word in terminal.said.splitlines()[0].split()[1:]]
         assert len(pids) == 3, terminal.said
         time.sleep(1)  # for the call to get where it is to be interrupted

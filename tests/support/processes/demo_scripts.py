@@ -1,19 +1,23 @@
 """Run the demos' scripts as a reader does, and import their modules as the scripts do."""
 
 import importlib
-import subprocess
 import sys
 from pathlib import Path
+
+from support.processes import scripts
 
 DEMOS = Path(__file__).parents[3] / "demos"
 SHARED = DEMOS / "shared"
 SECONDS = 200  # for a script to end
 
-# Runs the script in argv[2] as if the package in argv[1] were not installed.
-WITHOUT = """
-import os, runpy, sys
-sys.modules[sys.argv.pop(1)] = None
-del sys.argv[0]
+# Runs the script in argv[2] as ``python -W error`` does, or as if the package in argv[1] were not installed.
+AS_SCRIPT = """
+import os, runpy, sys, warnings
+if sys.argv[1]:
+    sys.modules[sys.argv[1]] = None
+else:
+    warnings.simplefilter("error")
+del sys.argv[:2]
 sys.path[0] = os.path.dirname(sys.argv[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -29,16 +33,12 @@ def run(script, *arguments, seconds=SECONDS):
 
 def start(script, *arguments, seconds=SECONDS):
     """Run a script, warnings being errors, and return how it ended."""
-    return finished(["-W", "error", str(script), *map(str, arguments)], seconds)
+    return scripts.run(AS_SCRIPT, "", script, *arguments, deadline=seconds)
 
 
 def start_without(package, script, *arguments):
     """Run a script as if a package were not installed, and return how it ended."""
-    return finished(["-c", WITHOUT, package, str(script), *map(str, arguments)], SECONDS)
-
-
-def finished(arguments, seconds):
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=seconds)
+    return scripts.run(AS_SCRIPT, package, script, *arguments, deadline=SECONDS)
 
 
 def modules_beside(script):

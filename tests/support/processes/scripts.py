@@ -164,11 +164,18 @@ def run_in_small_shared_memory(text, mebibytes):
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
 
 
+def start(text):
+    """Start a script as ``python -c`` does, its output piped."""
+    if warm and warm.knows():
+        return warm.start(text)
+    command = [sys.executable, "-c", text]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 @contextlib.contextmanager
 def started(body):
     """Start a script whose first line is pids; yield the process and these, and kill it at the end."""
-    command = [sys.executable, "-c", PROLOGUE.format(deadline=DEADLINE) + textwrap.dedent(body)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as master:
+    with start(PROLOGUE.format(deadline=DEADLINE) + textwrap.dedent(body)) as master:
         try:
             pids = list(map(int, master.stdout.readline().split()))
             assert pids, master.stderr.read()

@@ -1,6 +1,7 @@
 """A process that has imported synk already, and forks one for each script: an import takes a second.
 
     with Warm() as warm: warm.run(text, arguments, seconds) -> subprocess.CompletedProcess
+                         warm.start(text) -> Running, which is told apart from a Popen by its name only
 
 The fork runs the text at the top level of its ``__main__``, as ``python -c`` does, and ends as any
 interpreter ends. Started as a script itself, this file is that process; what it is told comes by a socket.
@@ -42,33 +43,74 @@ class Warm:
     def knows(self):
         return self._process.poll() is None and environment() == self._environment
 
-    def run(self, text, arguments, seconds):
-        """Do what ``subprocess.run([sys.executable, "-c", text, *arguments])`` does, output captured."""
-        deadline = time.monotonic() + seconds
+    def start(self, text, arguments=()):
+        """Start a script, its output piped; it must end before the next one starts."""
         (out, their_out), (err, their_err) = os.pipe(), os.pipe()
         message = json.dumps([os.getcwd(), text, *arguments]).encode()
         socket.send_fds(self._socket, [message], [their_out, their_err])
         os.close(their_out)
         os.close(their_err)
         pid = int(self._socket.recv(MOST))
-        said = {out: b"", err: b""}
-        try:
+        return Running(self._socket, pid, os.fdopen(out), os.fdopen(err))
+
+    def run(self, text, arguments, seconds):
+        """Do what ``subprocess.run([sys.executable, "-c", text, *arguments])`` does, output captured."""
+        deadline = time.monotonic() + seconds
+        with self.start(text, arguments) as running:
+            out, err = running.stdout.fileno(), running.stderr.fileno()
+            said = {out: b"", err: b""}
             if not read_all(said, deadline):
-                os.kill(pid, signal.SIGKILL)
-        finally:
-            os.close(out)
-            os.close(err)
-        self._socket.settimeout(max(0.0, deadline - time.monotonic()))
-        try:
-            code = int(self._socket.recv(MOST))
-        except (TimeoutError, BlockingIOError):
-            os.kill(pid, signal.SIGKILL)
-            self._socket.settimeout(None)
-            code = int(self._socket.recv(MOST))
-        self._socket.settimeout(None)
+                running.kill()
+            try:
+                running.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                running.kill()
         if time.monotonic() > deadline:
             raise subprocess.TimeoutExpired(["-c", *arguments], seconds, said[out], said[err])
-        return subprocess.CompletedProcess(["-c", *arguments], code, said[out].decode(), said[err].decode())
+        said = [text.decode() for text in said.values()]
+        return subprocess.CompletedProcess(["-c", *arguments], running.returncode, *said)
+
+
+class Running:
+    """A script that runs, with what tests use of `subprocess.Popen`; the end of ``with`` waits for it."""
+
+    def __init__(self, channel, pid, stdout, stderr):
+        self._channel = channel
+        self.pid, self.stdout, self.stderr, self.returncode = pid, stdout, stderr, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stdout.close()
+        self.stderr.close()
+        self.wait()
+
+    def send_signal(self, number):
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, which nobody has asked for yet
+                os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout=None):
+        """Return the exit code; raise `subprocess.TimeoutExpired` if the script runs longer than that."""
+        if self.returncode is None:
+            self._channel.settimeout(timeout)
+            try:
+                self.returncode = int(self._channel.recv(MOST))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(["-c"], timeout) from None
+            finally:
+                self._channel.settimeout(None)
+        return self.returncode
+
+    def communicate(self):
+        """Return what is left of the output: the pipes are read one after the other, so it must be little."""
+        said = self.stdout.read(), self.stderr.read()
+        self.wait()
+        return said
 
 
 def environment():
