@@ -113,14 +113,20 @@ def test_a_rule_is_a_function_and_parameters_may_be_a_dict(module_ranks):
         make_train_function(model.loss, named, [model.x, model.y], "adam")
 
 
-def test_one_parameter_is_a_list_of_one(module_ranks, data):
+def test_one_parameter_output_or_rate_that_is_given_is_a_list_of_one(module_ranks, data):
     model, rate = Model(), pt.scalar("rate", dtype="float64")
     step = make_train_function(
-        model.loss, model.v, [model.x, model.y], updates.sgd, learning_rate=rate, bcast_inputs=rate
+        model.loss,
+        model.v,
+        [model.x, model.y],
+        updates.sgd,
+        learning_rate=rate,
+        bcast_inputs=rate,
+        outputs=(abs(model.hidden).max(), "max"),
     )
     assert step.parts.params == [model.v]
-    step(*data, 0.1)
     hidden, v = np.tanh(data[0] @ model.W.get_value()), Model().v.get_value()
+    same(step(*data, 0.1), [np.mean((hidden @ v - data[1]) ** 2), abs(hidden).max()])
     same(model.v.get_value(), v - 0.1 * 2 * hidden.T @ (hidden @ v - data[1]) / N_ROWS)
 
 
@@ -179,9 +185,9 @@ def test_float32_stays_float32_and_short_gradients_keep_their_bits(module_ranks,
 def test_any_rows_and_slices_give_the_same_step(module_ranks, data):
     alone, spread, options = Model(), Model(), {"learning_rate": 0.05}
     step_alone, step = alone.step_alone(updates.sgd, **options), spread.step_on_ranks(updates.sgd, **options)
-    for n_rows in (1, 2, 3, 11, 37):
+    for n_rows in (1, 2, 37):
         x, y = data[0][:n_rows], data[1][:n_rows]
-        for num_slices in (1, 1, 2, 2, 5, 5):
+        for num_slices in (1, 1, 5, 5):
             told = f"{n_rows} rows in {num_slices} slices"
             same(step(x, y, num_slices=num_slices), step_alone(x, y), err_msg=told)
         same_values(spread, alone)
@@ -189,29 +195,21 @@ def test_any_rows_and_slices_give_the_same_step(module_ranks, data):
 
 def test_outputs_follow_the_loss(module_ranks, data):
     model = Model()
-    largest = abs(model.hidden).max()
-    make = functools.partial(
-        make_train_function, model.loss, model.params, [model.x, model.y], updates.sgd, learning_rate=0.0
-    )
+    outputs = [model.hidden.mean(), (model.hidden, "gather")]
+    step = model.step_on_ranks(updates.sgd, learning_rate=0.0, updates=(), outputs=outputs)
     hidden = np.tanh(data[0] @ model.W.get_value())
-    expected = np.mean((hidden @ model.v.get_value() - data[1]) ** 2)
-    loss, found = make(outputs=(largest, "max"))(*data)
-    same([loss, found], [expected, abs(hidden).max()])
-    loss, mean, gathered = make(outputs=[model.hidden.mean(), (model.hidden, "gather")])(*data)
-    same([loss, mean], [expected, hidden.mean()])
+    loss, mean, gathered = step(*data)
+    same([loss, mean], [np.mean((hidden @ model.v.get_value() - data[1]) ** 2), hidden.mean()])
     same(gathered, hidden)
 
 
-def test_the_learning_rate_may_be_an_input_or_a_broadcast_variable(module_ranks, data):
-    fixed, given, shared = Model(), Model(), Model()
-    rate, kept = pt.scalar("rate", dtype="float64"), pytensor.shared(0.5, name="rate")
-    step = given.step_on_ranks(updates.sgd, learning_rate=rate, bcast_inputs=[rate])
-    step_shared = shared.step_on_ranks(updates.sgd, learning_rate=kept)
-    synk.broadcast(kept, 0.05)
-    expected = fixed.step_alone(updates.sgd, learning_rate=0.05)(*data)
-    same([step(*data, 0.05), step_shared(*data)], [expected] * 2)
-    for model in (given, shared):
-        same(model.W.get_value(), fixed.W.get_value())
+def test_the_learning_rate_may_be_a_broadcast_variable(module_ranks, data):
+    fixed, shared = Model(), Model()
+    rate = pytensor.shared(0.5, name="rate")
+    step = shared.step_on_ranks(updates.sgd, learning_rate=rate)
+    synk.broadcast(rate, 0.05)
+    same(step(*data), fixed.step_alone(updates.sgd, learning_rate=0.05)(*data))
+    same(shared.W.get_value(), fixed.W.get_value())
 
 
 def test_sliceable_variables_may_hold_the_data(module_ranks, data):

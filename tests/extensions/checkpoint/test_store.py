@@ -232,7 +232,7 @@ def test_every_rank_goes_on_with_its_own(tmp_path, ranks):
     assert [step(rows), step(rows), synk.gather(count).tolist()] == expected
 
 
-@pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 1), (2, 3)])
+@pytest.mark.parametrize(("saved_on", "loaded_on"), [slow(2, 1), (2, 3)])
 def test_what_ranks_have_of_their_own_is_refused_by_other_ranks(tmp_path, ranks, saved_on, loaded_on):
     ranks(saved_on, device="cpu")
     path = tmp_path / "checkpoint"
@@ -393,8 +393,7 @@ def test_what_was_written_is_read_before_it_replaces_the_old(saved, monkeypatch)
     assert os.listdir(saved.parent) == [saved.name]
 
 
-@pytest.mark.parametrize("at", ["first", "last"])
-@pytest.mark.parametrize("n_ranks", [0, 2])
+@pytest.mark.parametrize(("n_ranks", "at"), [(0, "first"), slow(0, "last"), slow(2, "first"), (2, "last")])
 def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monkeypatch, n_ranks, at):
     if n_ranks:
         ranks(n_ranks, device="cpu")
@@ -423,7 +422,7 @@ def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monk
 # --- whose it is -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [checkpoint.save, checkpoint.load])
+@pytest.mark.parametrize("verb", [checkpoint.save, slow(checkpoint.load)])
 def test_children_of_the_script_are_refused(saved, ranks, verb):
     ranks(2, device="cpu")
     named, before = variables(), saved.read_bytes()
@@ -487,7 +486,7 @@ def table():
 
 
 @pytest.mark.parametrize("n_ranks", [slow(1), 2, slow(3), slow(5), None])
-@pytest.mark.parametrize("saved_on", [1, 3])
+@pytest.mark.parametrize("saved_on", [slow(1), 3])
 def test_scattered_rows_are_dealt_out_on_any_number_of_ranks(tmp_path, ranks, saved_on, n_ranks):
     ranks(saved_on, device="cpu")
     a, path = table(), tmp_path / "checkpoint"
@@ -553,7 +552,7 @@ def test_rows_are_loaded_into_a_variable_that_can_have_them(tmp_path, ranks, mak
 
 
 @pytest.mark.parametrize(
-    "value", [np.arange(3.0), np.asarray(7), np.zeros((0, 2), "float32"), np.ones(1, bool)]
+    "value", [np.arange(3.0), np.asarray(7), slow(np.zeros((0, 2), "float32")), slow(np.ones(1, bool))]
 )
 def test_what_was_set_on_one_rank_comes_back_to_it(tmp_path, ranks, value):
     ranks(3, device="cpu")

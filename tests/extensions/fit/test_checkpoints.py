@@ -76,10 +76,9 @@ def train(case, folder=None, epochs=4, stop=None, resume=None, **options):
 def test_a_training_goes_on_with_the_bits_of_an_undisturbed_one(ranks, tmp_path, stop):
     """Noise is drawn for each row, and ranks have other numbers of rows: so each stream is somewhere else."""
     ranks(2)
-    expected = train(make(noise=True))
-    synk.close()
-    ranks(2)
-    train(make(noise=True), tmp_path, stop=stop)
+    case = make(noise=True)
+    expected = train(case)
+    train(anew(case), tmp_path, stop=stop)
     synk.close()
     ranks(2)
     assert train(make(noise=True), tmp_path, resume=tmp_path) == expected
@@ -185,40 +184,6 @@ def test_an_older_checkpoint_still_loads_but_holds_no_training(ranks, tmp_path):
         train(case, resume=tmp_path / "no.ckpt")
 
 
-def test_a_model_is_loaded_without_what_trained_it(ranks, tmp_path):
-    ranks(2)
-    case = make()
-    train(case, tmp_path)
-    trained = case.w.get_value().tolist()
-    w = pytensor.shared(np.zeros(4), name="w")
-    with pytest.raises(checkpoint.CheckpointNames, match=r"has \['t', 'w_mean', 'w_squares'\]; .*strict="):
-        checkpoint.load(latest(tmp_path), [w])
-    checkpoint.load(latest(tmp_path), [w], strict=False)
-    assert [synk.get_value(rank, w).tolist() for rank in range(2)] == [trained, trained]
-    with pytest.raises(checkpoint.CheckpointNames, match=r"lacks \['b'\] and also has \[\]"):
-        checkpoint.load(latest(tmp_path), {"b": w}, strict=False)
-
-
-def test_parameters_alone_are_loaded_as_from_any_checkpoint(ranks, tmp_path):
-    ranks(2)
-    _, expected, _ = train(make(noise=True), tmp_path, stop=3)
-    case = make(noise=True)
-    assert set(checkpoint.load(latest(tmp_path), case.step)) == {"fit"}
-    assert values(case) == expected
-
-
-def test_saves_take_no_more_memory_than_one_copy(ranks, tmp_path, monkeypatch):
-    ranks(2)
-    written = []
-    monkeypatch.setattr(store, "write", lambda path, copied, state: written.append(dict(copied)))
-    case = make(noise=True)
-    train(case, tmp_path)
-    arrays = [name for name, value in written[0].items() if isinstance(value, np.ndarray)]
-    assert len(arrays) == 4
-    assert all(one[name] is written[0][name] for one in written for name in arrays)
-    assert written[-1]["w"].tolist() == case.w.get_value().tolist()
-
-
 # --- on one rank -----------------------------------------------------------------------------------------
 
 
@@ -230,8 +195,42 @@ def test_a_training_that_has_ended_is_not_done_again(case, tmp_path):
     assert len(longer) == 6
 
 
-def test_newest_and_best_are_kept(module_ranks, tmp_path):
-    case, steps = make(rule=updates.sgd, learning_rate=0.5), 5  # in an epoch
+def test_a_model_is_loaded_without_what_trained_it(case, tmp_path):
+    train(case, tmp_path, epochs=1)
+    trained = case.w.get_value().tolist()
+    w = pytensor.shared(np.zeros(4), name="w")
+    with pytest.raises(checkpoint.CheckpointNames, match=r"has \['t', 'w_mean', 'w_squares'\]; .*strict="):
+        checkpoint.load(latest(tmp_path), [w])
+    checkpoint.load(latest(tmp_path), [w], strict=False)
+    assert synk.gather(w, nd_up=1).tolist() == [trained]
+    with pytest.raises(checkpoint.CheckpointNames, match=r"lacks \['b'\] and also has \[\]"):
+        checkpoint.load(latest(tmp_path), {"b": w}, strict=False)
+
+
+def test_parameters_alone_are_loaded_as_from_any_checkpoint(case, tmp_path):
+    _, expected, _ = train(case, tmp_path, stop=3)
+    assert values(anew(case)) != expected
+    assert set(checkpoint.load(latest(tmp_path), case.step)) == {"fit"}
+    assert values(case) == expected
+
+
+def test_saves_take_no_more_memory_than_one_copy(case, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(store, "write", lambda path, copied, state: written.append(dict(copied)))
+    train(case, tmp_path)
+    arrays = [name for name, value in written[0].items() if isinstance(value, np.ndarray)]
+    assert len(arrays) == 4
+    assert all(one[name] is written[0][name] for one in written for name in arrays)
+    assert written[-1]["w"].tolist() == case.w.get_value().tolist()
+
+
+@pytest.fixture(scope="module")
+def descending(module_ranks):
+    return make(rule=updates.sgd, learning_rate=0.5)
+
+
+def test_newest_and_best_are_kept(descending, tmp_path):
+    case, steps = anew(descending), 5  # in an epoch
     found, *_ = train(case, tmp_path, keep=2, best="val_loss", epochs=6)
     losses = [epoch["val_loss"] for epoch in found]
     where = steps * (1 + int(np.argmin(losses)))
@@ -245,8 +244,8 @@ def test_newest_and_best_are_kept(module_ranks, tmp_path):
     assert list(checkpoints_in(tmp_path)) == [where, 30, 35]
 
 
-def test_only_the_best_is_kept_with_keep_0(module_ranks, tmp_path):
-    case = make(rule=updates.sgd, learning_rate=0.5)
+def test_only_the_best_is_kept_with_keep_0(descending, tmp_path):
+    case = anew(descending)
     found, *_ = train(case, tmp_path, keep=0, best="val_loss", epochs=6)
     losses = [epoch["val_loss"] for epoch in found]
     where = 5 * (1 + int(np.argmin(losses)))

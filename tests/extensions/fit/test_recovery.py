@@ -11,7 +11,7 @@ import pytensor
 import pytest
 
 import synk
-from support.cases.fitting import make, numbers, values
+from support.cases.fitting import anew, make, numbers, values
 from support.slow import slow
 from synk.extensions import updates
 from synk.extensions.fit import (
@@ -82,13 +82,18 @@ def fitted(case, *callbacks, recover=0, data=None, **options):
     return (numbers(history), values(case), counts.seen, history.steps, history.stopped), history
 
 
-def disturbed(ranks, *callbacks, n_ranks=2, expected_from=(), **options):
+def disturbed(ranks, *callbacks, expected_from=(), compiled=True, timeout=20):
     """Compare a training with such callbacks with one that has only the second ones; return its history."""
-    ranks(n_ranks, timeout=20)
-    expected, _ = fitted(make(noise=True), *expected_from)
-    synk.close()
-    ranks(n_ranks, timeout=options.pop("timeout", 20))
-    found, history = fitted(make(noise=True), *callbacks, recover=3, **options)
+    ranks(2, timeout=timeout)
+    case = make(noise=True)
+    expected, _ = fitted(case, *expected_from)
+    if compiled:
+        anew(case)
+    else:
+        synk.close()
+        ranks(2, timeout=timeout)
+        case = make(noise=True)
+    found, history = fitted(case, *callbacks, recover=3)
     assert found == expected
     return history
 
@@ -135,7 +140,7 @@ def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_s
         def on_epoch_begin(self, training):
             armed.append(training)
 
-    history = disturbed(ranks, Arms())
+    history = disturbed(ranks, Arms(), compiled=False)
     assert len(history.recoveries) == 1
     assert history.recoveries[0]["step"] == 0
 
@@ -365,7 +370,7 @@ def test_a_recovery_that_fails_is_a_try(ranks):
 @pytest.mark.parametrize(
     ("where", "kind"),
     [
-        ("a callback", RuntimeError),
+        slow("a callback", RuntimeError),
         slow("the data", ZeroDivisionError),
         ("a rank", synk.RemoteError),
         slow("saving", ZeroDivisionError),

@@ -1,9 +1,10 @@
 """What is missing is told with the remedy, on any Python."""
 
-import subprocess
-import sys
-
 import pytest
+
+from support.processes.scripts import run
+
+pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
 
 def said_by(preparation):
@@ -11,7 +12,7 @@ def said_by(preparation):
         f"import sys, synk.extensions; {preparation}\n"
         "try:\n    import synk.extensions.pymc\nexcept ImportError as error:\n    print(error)"
     )
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120).stdout
+    return run(script, deadline=120).stdout
 
 
 def test_python_3_11_is_told_what_is_needed():

@@ -13,6 +13,7 @@ from pytensor.link.basic import Container
 
 import synk
 from support.cupy import stand_in
+from support.slow import slow
 from synk.extensions import checkpoint
 
 
@@ -45,8 +46,7 @@ def is_plain(variable, expected):
     return True
 
 
-@pytest.mark.parametrize("borrow", [False, True])
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize(("n_ranks", "borrow"), [(1, True), (2, False), slow(1, False), slow(2, True)])
 def test_the_script_reads_arrays_of_the_host(gpus, n_ranks, borrow):
     v = gpus(n_ranks)
     value = v.get_value(borrow=borrow)
@@ -81,7 +81,7 @@ def test_with_other_ranks_it_says_whose_value_it_sets(gpus):
 @pytest.mark.parametrize(
     "make", [copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))], ids=["copy", "pickle"]
 )
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("n_ranks", [slow(1), 2])
 def test_copies_are_plain_variables_of_the_host(gpus, n_ranks, make):
     v = gpus(n_ranks)
     assert is_plain(make(v), [0, 2, 4])
@@ -120,7 +120,7 @@ def test_any_thread_reads_on_the_stream_of_the_rank(cupy, gpus):
     assert cupy.calls == [("device", 0), ("stream", "non-blocking")]
 
 
-@pytest.mark.parametrize("mode", ["FAST_COMPILE", "C", "NUMBA"])
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", slow("C"), "NUMBA"])
 def test_a_plain_function_cannot_read_the_device_and_says_so(gpus, mode):
     """It reads the storage itself; that it might return anything but an error is what must not be."""
     if mode == "NUMBA":
@@ -174,7 +174,7 @@ def test_what_was_per_rank_in_a_closed_run_is_named_where_the_next_one_reads_it(
     READERS[reader](v)  # it is said once
 
 
-@pytest.mark.parametrize("renew", [synk.scatter, synk.broadcast, None])
+@pytest.mark.parametrize("renew", [synk.scatter, slow(synk.broadcast), None])
 def test_what_gets_new_values_in_the_next_run_is_not_named(ranks, renew):
     v, rows = table(), np.arange(8.0).reshape(4, 2)
     ranks(2, device="cpu")
@@ -208,7 +208,7 @@ def scattered_in_a_run_before(ranks, n_ranks):
     return v
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("n_ranks", [slow(1), 2])
 def test_rows_of_which_rank_0_s_are_left_are_not_saved_as_all(ranks, tmp_path, n_ranks):
     v = scattered_in_a_run_before(ranks, n_ranks)
     w = pytensor.shared(np.zeros(2), name="w")
@@ -226,7 +226,7 @@ def test_rows_of_which_rank_0_s_are_left_are_not_saved_as_all(ranks, tmp_path, n
     assert not (tmp_path / "saved.npz").exists()
 
 
-@pytest.mark.parametrize("renew", [synk.scatter, synk.broadcast])
+@pytest.mark.parametrize("renew", [synk.scatter, slow(synk.broadcast)])
 def test_rows_that_are_given_anew_are_saved(ranks, tmp_path, renew):
     v, rows = scattered_in_a_run_before(ranks, 2), np.arange(6.0).reshape(3, 2)
     renew(v, rows)

@@ -11,18 +11,19 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.slow import slow
 
-pytestmark = pytest.mark.usefixtures("run")
+pytestmark = pytest.mark.usefixtures("module_ranks")
 
 MEGABYTE = 1 << 20
 
 
-@pytest.fixture
-def run(ranks):
-    return ranks(2)
+@pytest.fixture(scope="module")
+def run(module_ranks):
+    return module_ranks
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def total(run):
     """A function that sums what the ranks read."""
     x = pt.vector("x")
@@ -101,7 +102,9 @@ def test_memory_that_is_not_there_leaves_everything_as_it_was(total):
     assert total(data) == 4
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "complex128"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", slow("uint8"), slow("int64"), "float16", slow("float32"), "complex128"]
+)
 def test_every_number_type_reaches_the_ranks(dtype):
     x = pt.vector("x", dtype=dtype)
     f = synk.function([x], (x, "gather"))

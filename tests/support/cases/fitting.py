@@ -49,9 +49,15 @@ def make(noise=False, rule=updates.adam, learning_rate=0.05, outputs=None, **opt
 
 
 def anew(case):
-    """Return a case without noise as it was made, whatever it has trained: that spares compiling another."""
+    """Return a case as it was made, whatever it has trained: that spares compiling another."""
     for variable, value in case.start.items():
-        synk.broadcast(variable, value)
+        if isinstance(value, np.random.Generator):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", synk.SynkWarning)  # that it is set on one rank: for a moment
+                variable.set_value(value)
+            synk.broadcast(variable)
+        else:
+            synk.broadcast(variable, value)
     return case
 
 
