@@ -1,7 +1,8 @@
-"""Objects on every rank when a worker dies, and after a restart."""
+"""Objects on every rank when a worker dies, after a restart, and when the run ends."""
 
 import os
 import signal
+import weakref
 
 import pytest
 
@@ -33,3 +34,25 @@ def test_objects_end_with_the_workers_of_a_run(ranks):
     with pytest.raises(synk.SynkStateError, match=r"synk\.on_ranks makes another"):
         counter()
     assert synk.on_ranks(Counter)() == [1, 1]
+
+
+NOTED = weakref.WeakSet()
+
+
+class Noted:
+    """An object that is noted as long as it is there."""
+
+    def __init__(self, rank):
+        NOTED.add(self)
+
+    def __call__(self):
+        pass
+
+
+def test_objects_of_the_script_s_own_rank_end_with_the_run(ranks):
+    ranks(1, device="cpu")
+    kept = synk.on_ranks(Noted)
+    assert len(NOTED) == 1
+    synk.close()
+    assert len(NOTED) == 0
+    assert kept

@@ -14,7 +14,7 @@ from synk.run.collectives.exchange import AllToAll, ReduceScatter
 REDUCE = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 
 
-module_ranks = runs_of(1, 3)
+module_ranks = runs_of(3, later=[1])
 
 
 def variable(values, name="v"):

@@ -2,8 +2,6 @@
 
 import gc
 import importlib
-import subprocess
-import sys
 import threading
 import weakref
 from typing import ClassVar
@@ -347,29 +345,3 @@ def test_an_object_whose_code_was_changed_since_is_refused(module_ranks):
     with pytest.raises(synk.SynkStateError, match="synk.on_ranks makes another"):
         twice()
     assert synk.on_ranks(make)() == [3 * rank for rank in range(module_ranks)]
-
-
-def test_objects_of_the_script_s_own_rank_end_with_the_run():
-    alive = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=60)
-    assert alive.stdout == "1 0\n", alive.stderr
-
-
-ENDED = """
-import weakref
-import synk
-
-class Object:
-    made = weakref.WeakSet()
-
-    def __init__(self, rank):
-        self.made.add(self)
-
-    def __call__(self):
-        pass
-
-synk.fork(1, device="cpu")
-kept = synk.on_ranks(Object)
-print(len(Object.made), end=" ")
-synk.close()
-print(len(Object.made))
-"""

@@ -174,20 +174,42 @@ def known_lengths(verb, inside):
     ]
 
 
-@given(taken=st.lists(steps, min_size=8, max_size=30))
-@example(known_lengths("all_to_all", inside=True))
-@example(known_lengths("set_value", inside=False))
-@example(known_lengths("all_gather", inside=True))
-@settings(
-    max_examples=N_EXAMPLES or 40,
-    derandomize=not N_EXAMPLES,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+def any_order(n_examples):
+    """Have a test take so many lists of steps, the same ones each time, and those that once went wrong."""
+
+    def decorate(test):
+        for once_wrong in (
+            known_lengths("all_to_all", inside=True),
+            known_lengths("set_value", inside=False),
+            known_lengths("all_gather", inside=True),
+        ):
+            test = example(once_wrong)(test)
+        test = given(taken=st.lists(steps, min_size=8, max_size=30))(test)
+        return settings(
+            max_examples=n_examples,
+            derandomize=not N_EXAMPLES,
+            deadline=None,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )(test)
+
+    return decorate
+
+
+@any_order(10)
 def test_calls_in_any_order_give_the_numbers_of_numpy(module_ranks, taken):
-    world = World(module_ranks)
+    take(module_ranks, taken)
+
+
+@pytest.mark.slow
+@any_order(N_EXAMPLES or 40)
+def test_calls_in_many_orders_give_the_numbers_of_numpy(module_ranks, taken):
+    take(module_ranks, taken)
+
+
+def take(n_ranks, taken):
+    world = World(n_ranks)
     for do, *arguments in taken:
         do(world, *arguments)
     world.look()

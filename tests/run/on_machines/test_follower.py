@@ -4,8 +4,13 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from support.processes import scripts
 from synk.run.on_machines import follower
 from synk.run.on_machines.started_jobs import FOLDER
+
+pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
 PROGRAM = """
 import atexit
@@ -22,8 +27,7 @@ follower.main()
 
 
 def run(fails):
-    command = [sys.executable, "-c", PROGRAM.format(fails=fails)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return scripts.run(PROGRAM.format(fails=fails), deadline=60)
 
 
 def test_an_error_is_told_and_the_process_ends_without_waiting_for_the_others():

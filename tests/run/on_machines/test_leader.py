@@ -4,8 +4,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,8 @@ import numpy as np
 import pytest
 
 from support.machines.leader_steps import Give, Hang, Meet, ReadArray, Release, Tell, Unreadable, Unsendable
+from support.processes import scripts
+from support.processes.warm import Warm
 from synk.run.device import Devices
 from synk.run.launch.recovery import RunState
 from synk.run.launch.surroundings import Surroundings
@@ -34,24 +34,26 @@ TESTS = Path(__file__).parents[2]
 
 LEADER = """
 import socket, sys
+sys.path[:0] = {paths!r}
 from support.machines.leaders import thread_leaders
 from synk.run.on_machines.leader import lead
 from synk.transport.commands.leader_link import LeaderEnd
-lead(LeaderEnd(socket.socket(fileno=int(sys.argv[1]))), lambda: thread_leaders(2)[1])
+end = socket.socket(socket.AF_UNIX)
+end.connect({address!r})
+lead(LeaderEnd(end), lambda: thread_leaders(2)[1])
 """
 
 
 class Master:
     """The master of one other machine, whose ranks are 1 and 2."""
 
-    def __init__(self):
-        ours, theirs = socket.socketpair()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LEADER, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
-        )
-        theirs.close()
+    def __init__(self, start):
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind("")  # any name that is free
+            listening.listen()
+            paths = [str(TESTS.parent), str(TESTS)]
+            self.process = start(LEADER.format(paths=paths, address=listening.getsockname()))
+            ours, _ = listening.accept()
         self.link = LeaderLink(MACHINE, ours)
         spec = LeaderSpec(MACHINE, Devices(1, 1), Connection(), (), RunState(), SURROUNDINGS)
         self.link.send(encode(spec))
@@ -80,21 +82,23 @@ class Master:
     def close(self):
         self.link.dismiss()
         self.link.close()
-        assert self.process.wait(PATIENCE) == 0
+        with self.process:
+            assert self.process.wait(PATIENCE) == 0, self.process.stderr.read()
 
 
 @pytest.fixture(scope="module")
 def master():
     """Return the master of a machine that tests leave as it was."""
-    master = Master()
-    yield master
-    master.close()
+    with Warm() as warm:  # one for itself: scripts of the other run one after the other
+        master = Master(warm.start)
+        yield master
+        master.close()
 
 
 @pytest.fixture
-def own_master():
+def own_master(warm_interpreter):
     """Return the master of a machine of which one test may lose a worker, or change what it has."""
-    master = Master()
+    master = Master(scripts.start)
     yield master
     master.close()
 

@@ -15,7 +15,7 @@ from pytensor.tensor.random.utils import RandomStream
 import synk
 from support.processes.of_rank import runs_of
 
-module_ranks = runs_of(1, 3)
+module_ranks = runs_of(3, later=[1])
 
 
 @contextlib.contextmanager

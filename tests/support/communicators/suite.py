@@ -9,10 +9,12 @@ import functools
 import re
 import threading
 import time
+from itertools import product
 
 import numpy as np
 import pytest
 
+from support.slow import slow
 from support.transport.parts import make_barrier, on_threads
 from synk.transport.comm import HostCommunicator, SharedArrays
 from synk.transport.comm.blocks import block_length
@@ -24,14 +26,20 @@ BLOCK = block_length(2, 4)  # of float32 on two ranks
 
 FLOATS = ["float16", "float32", "float64"]
 INTEGERS = ["int8", "uint8", "int16", "int32", "int64", "uint64"]
-DTYPES = [*FLOATS, *INTEGERS, "complex64", "bool"]
+# `make test` leaves other widths of a kind to `make test-all`.
+USUAL = ["float16", "float64", "uint8", "int64", "complex64", "bool"]
+DTYPES = [dtype if dtype in USUAL else slow(dtype) for dtype in (*FLOATS, *INTEGERS, "complex64", "bool")]
 UFUNCS = {"avg": np.add, "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTIONS = [
-    *((op, dtype) for op in UFUNCS for dtype in FLOATS),
-    *((op, dtype) for op in ("sum", "prod", "min", "max") for dtype in INTEGERS),
-    *((op, "complex64") for op in ("avg", "sum", "prod")),
-    *((op, "bool") for op in ("prod", "min", "max")),
+    (op, dtype) if dtype in USUAL else slow(op, dtype)
+    for op, dtype in [
+        *product(UFUNCS, FLOATS),
+        *product(("sum", "prod", "min", "max"), INTEGERS),
+        *product(("avg", "sum", "prod"), ["complex64"]),
+        *product(("prod", "min", "max"), ["bool"]),
+    ]
 ]
+FLOATS = [dtype if dtype in USUAL else slow(dtype) for dtype in FLOATS]
 SHAPES = [(), (0,), (1,), (2,), (3,), (5,), (13,), (3, 5), (2, 3, 4), (0, 4), (1, 1, 1, 7)]
 
 

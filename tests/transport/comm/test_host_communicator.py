@@ -20,6 +20,7 @@ from support.communicators.suite import (
     seen,
     values,
 )
+from support.slow import slow
 from synk.values.errors import CollectiveMismatch, SharedMemoryFull
 
 
@@ -34,7 +35,7 @@ def counted(call, calls):
 
 
 class TestHost(CommunicatorSuite):
-    @pytest.fixture(params=[1, 2, 3, 4], ids="{}-ranks".format)
+    @pytest.fixture(params=[slow(1), slow(2), 3, slow(4)], ids="{}-ranks".format)
     def group(self, request):
         group = HostGroup(request.param)
         yield group
@@ -249,7 +250,7 @@ class TestHost(CommunicatorSuite):
 
 
 class TestHostDisagreement(DisagreementSuite):
-    @pytest.fixture(params=[2, 3, 4], ids="{}-ranks".format)
+    @pytest.fixture(params=[slow(2), 3, slow(4)], ids="{}-ranks".format)
     def group(self, request):
         group = HostGroup(request.param)
         yield group

@@ -7,11 +7,12 @@ import pytest
 
 from support.communicators.on_machines import MachinesGroup
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, identical, reduced, values
+from support.slow import slow
 from synk.transport.comm import SharedArrays
 from synk.transport.comm.machines_communicator import SMALL_BYTES, decoded, encoded
 from synk.transport.commands.interfaces import Aborted
 
-SIZES = [(1,), (1, 1), (2, 1), (1, 3), (2, 2), (1, 2, 1)]
+SIZES = [*map(slow, [(1,), (1, 1), (2, 1), (1, 3), (2, 2)]), (1, 2, 1)]
 LARGE = 3 * SMALL_BYTES  # items of any dtype
 
 
@@ -50,7 +51,7 @@ class TestMachines(CommunicatorSuite):
 
 
 class TestDisagreement(DisagreementSuite):
-    @pytest.fixture(params=[(1, 1), (2,)], ids=str)
+    @pytest.fixture(params=[(1, 1), slow((2,))], ids=str)
     def group(self, request):
         group = MachinesGroup(request.param)
         yield group
@@ -69,7 +70,7 @@ def test_a_failure_on_one_machine_ends_the_wait_on_all(group):
         assert result.tolist() == [group.n_ranks] * 3
 
 
-@pytest.mark.parametrize("n_machines", [2, 4, 16, 64])
+@pytest.mark.parametrize("n_machines", [2, 4, 16, slow(64)])
 def test_messages_grow_with_the_logarithm_and_bytes_not_at_all(n_machines):
     group = MachinesGroup((1,) * n_machines)
     nbytes = 8 * LARGE

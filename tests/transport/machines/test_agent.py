@@ -8,6 +8,7 @@ import pytest
 
 from support.machines.leaders import thread_leaders
 from support.machines.suite import LeadersSuite, agree, reduce
+from support.slow import slow
 from support.transport.parts import nothing, on_threads
 from synk.transport.commands.frames import encode, send
 from synk.transport.commands.interfaces import Aborted, Disconnected
@@ -58,7 +59,7 @@ class AgentGroup:
         self.ends[1].close()
 
 
-@pytest.fixture(params=[1, 2, 3], ids="{}-machines".format)
+@pytest.fixture(params=[slow(1), slow(2), 3], ids="{}-machines".format)
 def group(request):
     group = AgentGroup(request.param)
     yield group

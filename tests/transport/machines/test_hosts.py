@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from synk.transport.machines.hostfile import Host
@@ -54,6 +54,7 @@ def written(host, between=":"):
     return host.name if host.slots is None else f"{host.name}{between}{host.slots}"
 
 
+@settings(max_examples=30)
 @given(lists)
 def test_a_list_is_read_as_it_was_written(hosts):
     assert parse_hosts(",".join(map(written, hosts)), environ={}) == tuple(hosts)
@@ -125,6 +126,7 @@ def test_a_host_on_two_lines_has_two_slots():
     assert parse_hosts("./hosts", environ={}, read=files(hosts="h1\nh2\nh1\n")) == (Host("h1", 2), Host("h2"))
 
 
+@settings(max_examples=30)
 @given(lists, some.sampled_from([":", " slots="]))
 def test_a_hostfile_is_read_as_it_was_written(hosts, between):
     text = "".join(f"{written(host, between)}\n" for host in hosts)

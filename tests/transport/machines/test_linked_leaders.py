@@ -8,6 +8,7 @@ import pytest
 
 from support.machines.leaders import Transfer, thread_leaders
 from support.machines.suite import GaveUp, LeadersSuite, reduce
+from support.slow import slow
 from support.transport.parts import nothing, on_threads
 from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines.all_reduce import RESULTS
@@ -35,12 +36,12 @@ class ThreadGroup:
 
 
 class TestThreads(LeadersSuite):
-    @pytest.fixture(params=[1, 2, 3, 5], ids="{}-machines".format)
+    @pytest.fixture(params=[slow(1), slow(2), 3, slow(5)], ids="{}-machines".format)
     def group(self, request):
         return ThreadGroup(request.param)
 
 
-@pytest.mark.parametrize("n_machines", [2, 3, 8, 13, 64])
+@pytest.mark.parametrize("n_machines", [2, 3, 8, slow(13), slow(64)])
 def test_a_gather_takes_log_n_messages_and_no_more_bytes_than_it_brings(n_machines):
     group, rounds = ThreadGroup(n_machines), math.ceil(math.log2(n_machines))
     group.outcomes(lambda leaders, watch: leaders.all_gather(bytes(1000), watch))
@@ -49,7 +50,7 @@ def test_a_gather_takes_log_n_messages_and_no_more_bytes_than_it_brings(n_machin
         assert leaders.nbytes == rounds * HEAD.size + (n_machines - 1) * (LENGTH.size + 1000)
 
 
-@pytest.mark.parametrize("n_machines", [2, 3, 8, 64])
+@pytest.mark.parametrize("n_machines", [2, 3, 8, slow(64)])
 def test_a_reduction_sends_as_much_as_a_ring(n_machines):
     group, n_items = ThreadGroup(n_machines), 1000 * n_machines
     group.outcomes(reduce, "sum", "float32", [])

@@ -12,6 +12,7 @@ import pytest
 
 from support.machines.leaders import thread_leaders
 from support.machines.suite import LeadersSuite, gather
+from support.slow import slow
 from support.transport.parts import nothing, on_threads
 from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines import socket_links
@@ -65,7 +66,7 @@ class SocketGroup:
 
 
 class TestSockets(LeadersSuite):
-    @pytest.fixture(params=[1, 2, 3, 5], ids="{}-machines".format)
+    @pytest.fixture(params=[slow(1), slow(2), 3, slow(5)], ids="{}-machines".format)
     def group(self, request):
         group = SocketGroup(request.param)
         yield group

@@ -289,7 +289,7 @@ STOPPED = "os.kill(server.pid, 19); 1 / 0"
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("thread", [slow("main"), "thread"])
 @pytest.mark.parametrize(
-    "end", ["time.sleep(60)", "os._exit(1)", "sys.exit()", "os.kill(server.pid, 19); 1 / 0"]
+    "end", ["time.sleep(60)", slow("os._exit(1)"), "sys.exit()", "os.kill(server.pid, 19); 1 / 0"]
 )
 def test_it_ends_with_the_master_however_that_does(thread, end):
     if thread == "thread" and end == STOPPED:
