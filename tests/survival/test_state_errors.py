@@ -21,6 +21,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import OfRank, asking
+from support.slow import slow
 from synk.run.arrays.data import INTERNAL
 from synk.run.session.session import Session
 
@@ -206,7 +207,7 @@ def test_before_fork():
     assert synk.close() is None
 
 
-@pytest.mark.parametrize("again", [0, 1, 2], ids=["closed", "forked again", "forked and closed again"])
+@pytest.mark.parametrize("again", [0, 1, slow(2)], ids=["closed", "forked again", "forked and closed again"])
 def test_after_close(ranks, again):
     ranks(2)
     world = World()
@@ -322,7 +323,7 @@ def in_a_child(check):
     return [] if said == "nothing" else (said or "it died").split("\n")
 
 
-@pytest.mark.parametrize("generations", [1, 2])
+@pytest.mark.parametrize("generations", [slow(1), 2])
 def test_in_a_child_of_the_script(ranks, generations):
     ranks(2)
     world = World()

@@ -1,26 +1,22 @@
 """What is defined in a script, in a process that plays one, is pickled for processes that do not have it."""
 
 import io
-import os
 import pickle
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from types import FunctionType
 
 import cloudpickle
 import numpy as np
 import pytest
 
-import synk
+from support.processes.scripts import run
 from synk.values.by_value import Code, dumped, dumps, is_of_script
 from synk.values.messages import Results
 
-ROOT = Path(synk.__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
 SCRIPT = """
-import io, pickle, sys
+import io, pickle
 from synk.values.by_value import dumps
 
 class Tower:
@@ -33,26 +29,20 @@ def floors(tower, most=9): return min(tower.height // STOREY, most)
 class Changed(Tower): pass
 
 payload = dumps((Tower, Tower(12), floors, io.StringIO))
-sys.stdout.buffer.write(payload)
+print(payload.hex())
 """
 
 
-def ran(text, *arguments, told=b""):
-    """Return what a process prints that runs this."""
-    ended = subprocess.run(
-        [sys.executable, "-c", text, *arguments],
-        input=told,
-        capture_output=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert ended.returncode == 0, ended.stderr.decode()
+def ran(text, told=b""):
+    """Return what a process prints that runs this, which finds what it is told in its first argument."""
+    ended = run(text, told.hex(), deadline=60)
+    assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
 @pytest.fixture(scope="module")
-def of_the_script():
-    return ran(SCRIPT)
+def of_the_script(warm_interpreter):
+    return bytes.fromhex(ran(SCRIPT))
 
 
 def test_classes_and_functions_of_the_script_travel_by_value(of_the_script):
@@ -66,15 +56,15 @@ RECEIVER = """
 import pickle, sys
 from synk.values.by_value import dumps
 
-kind, tower, floors, _ = pickle.loads(sys.stdin.buffer.read())
-sys.stdout.buffer.write(dumps(kind(floors(tower))))
+kind, tower, floors, _ = pickle.loads(bytes.fromhex(sys.argv[1]))
+print(dumps(kind(floors(tower))).hex())
 """
 
 
 def test_objects_of_such_classes_come_back(of_the_script):
     """The receiver's pickle finds their class nowhere by its name."""
     answer = ran(RECEIVER, told=of_the_script)
-    assert pickle.loads(answer).height == 4
+    assert pickle.loads(bytes.fromhex(answer)).height == 4
 
 
 def of_here(name, text, **read):
@@ -101,7 +91,7 @@ def test_what_has_come_goes_home_as_what_it_was(of_the_script):
 def test_a_class_that_is_changed_in_place_is_changed_where_it_went():
     text = """
 import pickle, sys
-first, second = pickle.loads(sys.stdin.buffer.read())
+first, second = pickle.loads(bytes.fromhex(sys.argv[1]))
 kind = pickle.loads(first)
 assert kind().f() == 1
 assert pickle.loads(second) is kind
@@ -110,7 +100,7 @@ print(kind().f())
     kind, _ = of_here("K", "class K:\n    def f(self): return 1")
     first = dumps(kind)
     kind.f, _ = of_here("f", "def f(self): return 2")
-    assert ran(text, told=pickle.dumps((first, dumps(kind)))) == b"2\n"
+    assert ran(text, told=pickle.dumps((first, dumps(kind)))) == "2\n"
 
 
 def test_what_is_not_of_the_script_goes_by_name():
@@ -229,7 +219,7 @@ def test_a_function_with_a_cache_travels_by_value():
     text = "import functools\n@functools.lru_cache(7)\ndef f(n): return n * f(n - 1) if n else a"
     f, read = of_here("f", text, a=2)
     payload, code = dumped(f)
-    assert ran(ARRIVED, told=payload) == b"48 7\n"
+    assert ran(ARRIVED, told=payload) == "48 7\n"
     assert pickle.loads(payload) is f
     read["a"] = 3
     assert code.has_changed()
@@ -237,7 +227,7 @@ def test_a_function_with_a_cache_travels_by_value():
 
 ARRIVED = """
 import pickle, sys
-f = pickle.loads(sys.stdin.buffer.read())
+f = pickle.loads(bytes.fromhex(sys.argv[1]))
 print(f(4), f.cache_parameters()["maxsize"])
 """
 

@@ -19,7 +19,7 @@ from synk.values.rows import (
 INTEGERS = [np.dtype(kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8")]
 
 # A busy machine is slow, which is no fault of the arithmetic.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 lengths = st.integers(0, 20)
 ends = st.none() | st.integers(-25, 25) | st.integers(-25, 25).map(np.int16)

@@ -14,6 +14,7 @@ import pytest
 import synk
 from support.processes import leaks
 from support.processes.scripts import in_world
+from support.slow import slow
 
 N_ROWS = 3001
 VALUES = np.random.default_rng(0).normal(size=(N_ROWS, 600)).astype("f4")  # 7 MB
@@ -51,7 +52,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("n_ranks", [slow(1), 2, slow(3)])
 def test_results_are_those_of_data_in_memory_to_the_bit(ranks, path, n_ranks, mode):
     opened = [mapped(path, mode), *((str(path), path) if mode == "r" else ())]
     ranks(n_ranks)
@@ -364,7 +365,7 @@ def test_a_name_is_not_needed_any_more(ranks, path, fate):
 
 
 @pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
-def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path):
+def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path, warm_interpreter):
     np.save(tmp_path / "rows.npy", np.arange(100_000.0))
     in_world(
         """

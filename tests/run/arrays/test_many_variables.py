@@ -11,6 +11,7 @@ import pytensor
 import pytest
 
 import synk
+from support.slow import slow
 from synk.extensions.train import make_train_function
 from synk.extensions.updates import sgd
 from synk.transport.commands.channel import MasterChannel
@@ -72,9 +73,11 @@ VERBS = {
     "check_finite": (120, 40, synk.check_finite),
 }
 
+USUAL = ("broadcast values", "all_reduce", "gather", "scatter", "set_value")
+
 
 @pytest.mark.one_machine(reason="counts the calls by which one machine's ranks are reached")
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", [name if name in USUAL else slow(name) for name in VERBS])
 def test_a_verb_takes_few_messages_and_segments_whatever_the_number_of_variables(name, variables, sent):
     first, again, verb = VERBS[name]
     maps, descriptors = held()

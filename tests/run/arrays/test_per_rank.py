@@ -137,9 +137,9 @@ N_RANKS = 3
 BATCH = np.arange(7.0)
 
 
-@pytest.fixture
-def run(ranks):
-    return ranks(N_RANKS)
+@pytest.fixture(scope="module")
+def run(module_ranks):
+    return module_ranks
 
 
 def shared(values, name="v"):
@@ -168,6 +168,54 @@ def is_refused(function, *args):
     except ValueError as error:
         return "as equal on all ranks" in str(error)
     return False
+
+
+class Descent:
+    """A gradient that each rank makes of its rows, and the update that takes it as equal."""
+
+    def __init__(self):
+        x = pt.vector("x")
+        self.w, self.g = shared(2.0, "w"), shared([0.0, 0.0], "g")
+        flat = pt.stack([((x - self.w) * 1.0).sum(), synk.n_rows])
+        gradient = synk.function([x], updates=[(self.g, flat, "sum")], name="gradient")
+        self.gradient = declared(gradient, takes=[self.w], differ=[self.g])
+        step = 0.5 * self.g[0] / self.g[1]
+        self.update = synk.function([], updates=[(self.w, self.w + step)], name="update")
+
+    def expected(self, n_steps):
+        w = 2.0
+        for _ in range(n_steps):
+            w += 0.5 * (BATCH - w).mean()
+        return w
+
+
+# By runs of their own: before the one that all others share.
+
+
+def test_a_restart_brings_back_what_was_per_rank_at_the_commit(ranks):
+    ranks(N_RANKS)
+    kept, spoilt, late = shared([1.0], "kept"), shared([1.0], "spoilt"), shared([1.0], "late")
+    synk.scatter(kept, np.ones(3))
+    synk.broadcast(spoilt)
+    synk.commit()
+    synk.broadcast(kept)
+    synk.scatter([spoilt, late], [np.ones(3), np.ones(3)])
+    functions = [sum_of(kept), sum_of(spoilt), sum_of(late)]
+    assert [is_refused(function) for function in functions] == [False, True, True]
+    with pytest.warns(synk.SynkWarning, match="no commit holds 'late'"):
+        synk.restart()
+    assert [is_refused(function) for function in functions] == [True, False, False]
+
+
+def test_a_lone_rank_agrees_with_itself(ranks):
+    ranks(1)
+    of = Descent()
+    synk.set_value(0, of.w, 2.0)
+    of.gradient(BATCH)
+    of.update.as_pytensor()
+    of.gradient(BATCH)
+    of.update()
+    np.testing.assert_allclose(synk.get_value(0, of.w), of.expected(2))
 
 
 def test_a_function_finds_what_it_takes_and_leaves_in_its_graph(run):
@@ -210,25 +258,6 @@ def test_a_declared_update_of_what_is_per_rank_is_per_rank(run, operation):
     synk.broadcast([v, u])
     copy()
     assert [total() for total in totals] == [2, 3]
-
-
-class Descent:
-    """A gradient that each rank makes of its rows, and the update that takes it as equal."""
-
-    def __init__(self):
-        x = pt.vector("x")
-        self.w, self.g = shared(2.0, "w"), shared([0.0, 0.0], "g")
-        flat = pt.stack([((x - self.w) * 1.0).sum(), synk.n_rows])
-        gradient = synk.function([x], updates=[(self.g, flat, "sum")], name="gradient")
-        self.gradient = declared(gradient, takes=[self.w], differ=[self.g])
-        step = 0.5 * self.g[0] / self.g[1]
-        self.update = synk.function([], updates=[(self.w, self.w + step)], name="update")
-
-    def expected(self, n_steps):
-        w = 2.0
-        for _ in range(n_steps):
-            w += 0.5 * (BATCH - w).mean()
-        return w
 
 
 # --- what collectives make of a variable ---------------------------------------------------------------
@@ -406,7 +435,7 @@ def test_a_sequence_of_two_commands_is_refused_before_the_first_one_runs(run):
             sum_of(own)()
 
 
-# --- commands that fail, and restarts ------------------------------------------------------------------
+# --- commands that fail --------------------------------------------------------------------------------
 
 
 def test_a_command_that_fails_makes_nothing_equal(run):
@@ -430,28 +459,3 @@ def test_a_command_that_fails_makes_nothing_equal(run):
         synk.broadcast(bad, [1.0])
     train(data)
     assert not is_refused(total)
-
-
-def test_a_restart_brings_back_what_was_per_rank_at_the_commit(run):
-    kept, spoilt, late = shared([1.0], "kept"), shared([1.0], "spoilt"), shared([1.0], "late")
-    synk.scatter(kept, np.ones(3))
-    synk.broadcast(spoilt)
-    synk.commit()
-    synk.broadcast(kept)
-    synk.scatter([spoilt, late], [np.ones(3), np.ones(3)])
-    functions = [sum_of(kept), sum_of(spoilt), sum_of(late)]
-    assert [is_refused(function) for function in functions] == [False, True, True]
-    with pytest.warns(synk.SynkWarning, match="no commit holds 'late'"):
-        synk.restart()
-    assert [is_refused(function) for function in functions] == [True, False, False]
-
-
-def test_a_lone_rank_agrees_with_itself(ranks):
-    ranks(1)
-    of = Descent()
-    synk.set_value(0, of.w, 2.0)
-    of.gradient(BATCH)
-    of.update.as_pytensor()
-    of.gradient(BATCH)
-    of.update()
-    np.testing.assert_allclose(synk.get_value(0, of.w), of.expected(2))

@@ -21,6 +21,8 @@ N_RANKS = 2
 @pytest.fixture(autouse=True)
 def run():
     """A run of its own for each test: what is mapped is counted."""
+    gc.collect()
+    gc.freeze()  # `mapped` need not look through all that there was before
     synk.fork(N_RANKS)
     yield
     synk.close()

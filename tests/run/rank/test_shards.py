@@ -17,6 +17,7 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
 import synk
+from support.slow import slow
 from synk.run.session import current
 from synk.transport.memory import gathering
 
@@ -24,7 +25,7 @@ N_ROWS = 24
 MARK = mmap.mmap(-1, 1)  # seen by all ranks
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["1 rank", "3 ranks"], autouse=True)
+@pytest.fixture(scope="module", params=[slow(1), 3], ids=["1 rank", "3 ranks"], autouse=True)
 def module_ranks(request):
     """One run for the whole module, in which rank 0 has its thread already."""
     before = gathering.SMALL_BYTES, gathering.AHEAD_BYTES, gathering._gather

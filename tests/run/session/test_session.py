@@ -22,6 +22,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 
 import synk
 from support.processes.of_rank import OfRank, of_ranks
+from support.slow import slow
 from synk.compile.native.libraries import native_libraries
 from synk.compile.native.store import Store
 from synk.compile.rewriting.rewritten import rewritten
@@ -197,8 +198,15 @@ def sleep_a_while(really):
 MASTER = os.getpid()
 
 
-@pytest.mark.parametrize("on_master", [True, False], ids=["master computes", "master waits"])
-@pytest.mark.parametrize("error", [LookupError, TimeoutError])
+@pytest.mark.parametrize(
+    ("error", "on_master"),
+    [
+        pytest.param(TimeoutError, True, id="TimeoutError-master computes"),
+        pytest.param(LookupError, False, id="LookupError-master waits"),
+        slow(LookupError, True, id="LookupError-master computes"),
+        slow(TimeoutError, False, id="TimeoutError-master waits"),
+    ],
+)
 def test_an_exception_of_a_signal_handler_is_kept_and_no_reply_mistaken(ranks, on_master, error):
     ranks(2)
     f, v = slow_sum(on_master), pytensor.shared(np.zeros(2), name="v")
@@ -255,7 +263,7 @@ def blas_threads():
 
 
 @pytest.mark.filterwarnings("ignore:fork. threads=")  # this machine may have fewer cores
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, slow(2), 3])
 def test_threads_limits_every_rank_and_close_lifts_the_limit(ranks, threads):
     before, variable = blas_threads(), os.environ.get("OMP_NUM_THREADS")
     ranks(2, threads=threads)
@@ -291,16 +299,16 @@ def training_bits(n_ranks):
     update = synk.function([], updates=[(w, w - np.float32(0.1) * g)])
     train = synk.sequence(gradient, (synk.all_reduce, g), update)
     xs, ys = generator.normal(size=(101, 5)).astype("float32"), generator.normal(size=101).astype("float32")
-    losses = [train(xs, ys, num_slices=num_slices).tobytes() for num_slices in (1, 3, 2)]
+    losses = [train(xs, ys, num_slices=num_slices).tobytes() for num_slices in (1, 3)]
     bits = losses, synk.gather(w).tobytes()
     synk.close()
     return bits
 
 
 def test_the_same_run_twice_gives_the_same_bits(ranks):
-    first, second = training_bits(3), training_bits(3)
+    first, second = training_bits(2), training_bits(2)
     assert first == second
-    assert len(set(first[0])) == 3
+    assert len(set(first[0])) == 2
 
 
 def python_random():
@@ -312,10 +320,9 @@ def numpy_random():
 
 
 def test_ranks_have_random_numbers_of_their_own(ranks):
+    ranks(3)
     for source in (python_random, numpy_random):
-        ranks(3)
         assert len(set(of_ranks(source))) == 3
-        synk.close()
 
 
 # --- functions that travel -----------------------------------------------------------------------------
