@@ -429,10 +429,10 @@ def run_until_interrupted(function):
 def products():
     """Return a function of fewer steps than loops of numbers take between two looks, all of them long."""
     a = pt.dmatrix("a")
-    function = compiled([a], scan(lambda b: b @ a, outputs_info=a, n_steps=60, return_updates=False)[-1])
+    function = compiled([a], scan(lambda b: b @ a, outputs_info=a, n_steps=30, return_updates=False)[-1])
     assert not [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Scan)]
     function(np.eye(2))
-    return lambda: function(np.eye(700))
+    return lambda: function(np.eye(600))
 
 
 def chain():
