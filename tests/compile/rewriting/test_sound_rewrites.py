@@ -83,6 +83,7 @@ def test_the_numbers_are_numpys(case):
 STILL_WRONG = [*SUMS, *COMPARISONS, *LOOPS[:3], *([repeated_bytes] if RELEASE >= (3, 1, 1) else [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STILL_WRONG)
 def test_pytensor_alone_is_still_wrong(case):
     """Where this fails, a release has mended its rewrite, and what stands in for it can go."""
