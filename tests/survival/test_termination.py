@@ -155,7 +155,7 @@ for number in (signal.SIGUSR1, signal.SIGXCPU):
 
 
 @pytest.mark.parametrize("number", ["SIGUSR1", slow("SIGXCPU")])
-@pytest.mark.parametrize("thread", ["main", "other"])
+@pytest.mark.parametrize("thread", ["main", slow("other")])
 def test_handlers_of_the_script_run_in_the_script_only(number, thread):
     done = script(
         JOB
@@ -175,7 +175,7 @@ synk.close()
 
 @pytest.mark.parametrize(
     "number",
-    ["SIGINT", "SIGTERM", *(slow(name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"))],
+    ["SIGTERM", *(slow(name) for name in ("SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"))],
 )
 def test_workers_ignore_what_schedulers_send(number):
     in_world(f"""
@@ -194,7 +194,7 @@ def test_workers_ignore_many_signals_at_once():
     in_world("""
 world(2)
 numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM]
-for _ in range(100):
+for _ in range(30):
     for number in numbers:
         os.kill(synk.pids()[1], number)
     assert fine()

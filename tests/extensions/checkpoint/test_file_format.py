@@ -56,7 +56,7 @@ def read(content):
     return read_entries(io.BytesIO(content))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(VALUES)
 def test_what_is_written_is_read(values):
     file = io.BytesIO(written(values))

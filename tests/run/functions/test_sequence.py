@@ -9,6 +9,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import runs_of
+from support.slow import slow
 
 module_ranks = runs_of(3, later=[1])
 
@@ -37,7 +38,7 @@ def sample(*shape):
 # --- items ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("as_partial", [True, False], ids=["partial", "tuple"])
+@pytest.mark.parametrize("as_partial", [slow(True, id="partial"), pytest.param(False, id="tuple")])
 def test_training_in_one_command_gives_the_steps_of_numpy(module_ranks, as_partial):
     t = Training()
     reduce_all = partial(synk.all_reduce, t.g, op="sum") if as_partial else (synk.all_reduce, t.g, "sum")

@@ -17,14 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.scripts import start
 from support.slow import slow
 from synk.transport.processes import fork_server
 from synk.transport.processes.fork_server import ForkServer
 from synk.transport.processes.process import Process, die_with, fork_child
 from synk.transport.processes.signals import ignore_signals
 from synk.values.errors import SynkStateError
-
-ROOT = Path(__file__).parents[3]
 
 
 def live(end, parent):
@@ -253,7 +252,7 @@ def test_a_fork_that_the_system_refuses_is_an_error_and_the_next_one_works(monke
 # --- when the master ends ----------------------------------------------------------------------------
 
 MASTER = """
-import os, socket, sys, threading, time
+import os, socket, sys, threading, time, warnings
 from synk.transport.processes.fork_server import ForkServer
 from synk.transport.processes.process import die_with
 
@@ -270,7 +269,8 @@ def make():
     time.sleep(0.2)  # until it is told by the kernel
     print(server.pid, child, flush=True)
 
-if sys.argv[1] == "thread":
+warnings.simplefilter("ignore")
+if {thread!r} == "thread":
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
@@ -279,7 +279,7 @@ else:
 if os.fork() == 0:  # somebody else holds what the master held
     time.sleep(3)
     os._exit(0)
-exec(sys.argv[2])
+{end}
 """
 
 STOPPED = "os.kill(server.pid, 19); 1 / 0"
@@ -291,14 +291,10 @@ STOPPED = "os.kill(server.pid, 19); 1 / 0"
 @pytest.mark.parametrize(
     "end", ["time.sleep(60)", slow("os._exit(1)"), "sys.exit()", "os.kill(server.pid, 19); 1 / 0"]
 )
-def test_it_ends_with_the_master_however_that_does(thread, end):
+def test_it_ends_with_the_master_however_that_does(thread, end, warm_interpreter):
     if thread == "thread" and end == STOPPED:
         pytest.skip("a server that is stopped hears of the end from the kernel only")
-    command = [sys.executable, "-W", "ignore", "-c", MASTER, thread, end]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-    ) as master:
+    with start(MASTER.format(thread=thread, end=end)) as master:
         pids = list(map(int, master.stdout.readline().split()))
         assert len(pids) == 2
         lives = [Process(pid) for pid in pids]
