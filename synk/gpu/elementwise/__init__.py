@@ -1,1 +1,4 @@
-"""Chains of elementwise Ops as CUDA kernels."""
+"""Write elementwise Ops that were joined as one CUDA kernel, and launch it.
+
+Which of them are joined is decided in `synk.compile.programs.elementwise.fusion`.
+"""

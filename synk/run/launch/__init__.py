@@ -1,1 +1,5 @@
-"""Start the workers of a machine, at first and at a restart, and give them the state of the run."""
+"""Start the workers of a machine, watch over them, and replace them at a restart.
+
+`recovery` keeps what `synk.commit` has collected, and gives it to new workers; `watchdog` notices deadlines,
+and collects the stacks of all ranks for the error.
+"""

@@ -1,1 +1,4 @@
-"""One run: its session, its workers from fork to end, and one command at a time."""
+"""The run that is open: the session behind `synk.fork`, and one command at a time for all of its ranks.
+
+How workers are started, watched and replaced is `synk.run.launch`.
+"""

@@ -1,1 +1,4 @@
-"""Child processes and signals: start them, watch for their deaths, keep what they print."""
+"""Child processes and signals: start processes, notice that they end, keep what they print.
+
+`stacks` reads what one of them is doing; who asks all of them is `synk.run.launch.watchdog`.
+"""
