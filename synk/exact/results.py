@@ -58,12 +58,10 @@ def stated(definition: Definition) -> Definition:
     written = [*definition.outputs, *(update.value for update in definition.updates)]
     modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
     places: dict[Variable, Variable] = {}
-    otherwise: dict[SharedVariable, str] = {}
     declared = [value for value, mode in zip(written, modes, strict=True) if mode is not UNDECLARED]
     for node in topological(declared):
         if isinstance(node.op, Whole):
             (places[node.outputs[0]],) = substitute(node.inputs, places)
-            otherwise |= dict.fromkeys(shared_among(definition, ancestors(node.inputs)), node.op.otherwise)
     values = substitute(written, places)
     outputs, values = values[: len(definition.outputs)], values[len(definition.outputs) :]
     updates = [
@@ -74,9 +72,18 @@ def stated(definition: Definition) -> Definition:
         definition,
         outputs=tuple(outputs),
         updates=tuple(updates),
-        equals=tuple(otherwise),
-        otherwise=tuple(otherwise.items()),
+        equals=tuple(_whole(definition, declared)),
+        otherwise=tuple(_whole(definition, written).items()),
     )
+
+
+def _whole(definition: Definition, results: Sequence[Variable]) -> dict[SharedVariable, str]:
+    """Return the variables of which results read a `whole`, and what to do where that is not meant."""
+    found: dict[SharedVariable, str] = {}
+    for node in topological(results):
+        if isinstance(node.op, Whole):
+            found |= dict.fromkeys(shared_among(definition, ancestors(node.inputs)), node.op.otherwise)
+    return found
 
 
 def _sources(definition: Definition, update: Update) -> tuple[SharedVariable, ...]:

@@ -59,6 +59,10 @@ class Effect(NamedTuple):
     remedies: Mapping[int, str] = {}  # for some of these: what else to do than to make them equal
     # Variables that are made of others, or of themselves: per rank if one of those was.
     made_of: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    # Variables in which it leaves each rank's part of a sum; and the name of a collective that does not add
+    # such parts up, but leaves one value of another kind.
+    leaves_parts: tuple[int, ...] = ()
+    replaces: str = ""
 
 
 class PerRank:
@@ -78,15 +82,20 @@ class PerRank:
         Raises ValueError if a step takes a variable as equal that is per rank by then. On one rank a variable
         is per rank that would be so on several: what is saved there may be loaded on several.
         """
-        state = dict(self.now)
+        state, lost = dict(self.now), LostParts()
         for effect in effects:
             if effect is None:
                 continue
+            if self._ranks.n_ranks > 1 and (found := lost.read_by(effect)) is not None:
+                variable, collective = found
+                remedy = effect.remedies[variable]
+                raise ValueError(_replaced(effect.name, self._variables[variable], collective, remedy))
+            lost.note(effect)
             for variable in effect.takes_equal:
                 if variable in state and state[variable].kind != LEFT and self._ranks.n_ranks > 1:
                     remedy = effect.remedies.get(variable, DECLARE)
                     raise ValueError(
-                        _refusal(effect.name, self._variables[variable], state[variable].what, remedy)
+                        _refusal(effect.name, self._variables[variable], state[variable], remedy)
                     )
             spread = [(made, one) for made, of in effect.made_of for one in of if one in state]
             made_of = {made: self._spread(effect, one, state[one]) for made, one in reversed(spread)}
@@ -132,6 +141,27 @@ class PerRank:
         )
 
 
+class LostParts:
+    """Variables of one command that hold parts of a sum, and those that a collective replaced by no sum."""
+
+    def __init__(self) -> None:
+        self._parts: set[int] = set()
+        self._by: dict[int, str] = {}
+
+    def note(self, effect: Effect) -> None:
+        """Note a step."""
+        replaced = self._parts.intersection(effect.leaves_equal) if effect.replaces else ()
+        self._by |= dict.fromkeys(replaced, effect.replaces)
+        self._parts.difference_update(effect.leaves_equal)
+        self._parts.update(effect.leaves_parts)
+        for variable in effect.leaves_parts:
+            self._by.pop(variable, None)
+
+    def read_by(self, effect: Effect) -> tuple[int, str] | None:
+        """Return a variable that a step reads as the sum of all parts, and what has replaced it; or None."""
+        return next(((one, self._by[one]) for one in effect.remedies if one in self._by), None)
+
+
 def left_since(variable: Any) -> Since | None:
     """Return the cause that had made a variable per rank in a run that is closed, if its value is of then."""
     what = left_of(variable.container)
@@ -160,10 +190,19 @@ def is_tracked(variable: Any) -> bool:
 DECLARE = "declare the operation of the results that need it, as in (output, 'avg')"
 
 
-def _refusal(function: str, variable: Any, since: str, remedy: str) -> str:
+def _replaced(function: str, variable: Any, collective: str, remedy: str) -> str:
     called = variable.name or "variable"
     return (
+        f"function {function!r} takes {describe(variable)} as the sum of all ranks' parts, but {collective} "
+        f"has put something else in their place; call synk.all_reduce({called}, 'sum') there, or {remedy}"
+    )
+
+
+def _refusal(function: str, variable: Any, since: Since, remedy: str) -> str:
+    called = variable.name or "variable"
+    # What is to be the sum of all parts is not one rank's.
+    broadcast = f"or synk.broadcast({called}) " if remedy == DECLARE or since.kind != OWN else ""
+    return (
         f"function {function!r} takes {describe(variable)} as equal on all ranks, but its values differ "
-        f"between ranks since {since}; call synk.all_reduce({called}) or synk.broadcast({called}) first, or "
-        f"{remedy}"
+        f"between ranks since {since.what}; call synk.all_reduce({called}) {broadcast}first, or {remedy}"
     )

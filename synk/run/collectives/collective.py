@@ -38,6 +38,7 @@ class Collective(ABC, Generic[Returned]):
     has_result = False  # whether the verb returns something; of a class, whether it may
     takes_arrays_only = True  # random states and sparse matrices are refused
     leaves_equal: bool | None = None  # on all ranks, not per rank; None: the variables stay what they are
+    adds_up = False  # whether parts of a sum are their sum afterwards, or its mean
     leaves_kind = OWN  # of what is not equal, as of `synk.run.arrays.per_rank.Since`
 
     def __init__(self, shared_vars: Any):
@@ -75,7 +76,7 @@ class Collective(ABC, Generic[Returned]):
             return None
         changed = tuple([run.memory.shared.identify(one) for one in self.variables if is_tracked(one)])
         if self.leaves_equal:
-            return Effect(leaves_equal=changed)
+            return Effect(leaves_equal=changed, replaces="" if self.adds_up else self.described())
         return Effect(leaves_per_rank=changed, since=self.described(), kind=self.leaves_kind)
 
     def described(self) -> str:

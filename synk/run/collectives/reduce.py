@@ -34,6 +34,10 @@ class AllReduce(Collective[None]):
         checked_flag("nccl", nccl)
         super().__init__(shared_vars)
         self._op = checked_operation(op, self.variables)
+        self.adds_up = op in ("sum", "avg")
+
+    def described(self) -> str:
+        return f"synk.{self.name} by {self._op!r}"
 
     def prepare(self, run: Owner) -> PreparedStep:
         variables = self.identities(run)

@@ -133,6 +133,7 @@ class GraphFunction(Function):
                 for made in self._tracked([update.variable])
                 if update.made_of
             ),
+            leaves_parts=self._tracked([one.variable for one in definition.updates if one.mode == "sum"]),
         )
 
     def _tracked(self, variables: Sequence[Any]) -> tuple[int, ...]:

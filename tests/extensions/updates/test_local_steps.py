@@ -100,6 +100,24 @@ def test_a_step_that_leaves_the_all_reduce_out_is_refused_declared_or_not(module
     assert np.isfinite(synk.gather(model.w, nd_up=1)).all()
 
 
+@pytest.mark.parametrize(
+    ("collective", "said"),
+    [((synk.all_reduce, "max"), "synk.all_reduce by 'max'"), slow((synk.broadcast,), "synk.broadcast")],
+)
+def test_a_step_whose_gradients_are_not_added_up_is_refused(module_ranks, collective, said):
+    model = Regression()
+    made = updates.sgd(model.loss, [model.w], learning_rate=0.05)
+    gradient, update = model.functions(made)
+    verb, *operation = collective
+    step = synk.sequence(gradient, (verb, made.flat_gradient, *operation), update)
+    if module_ranks == 1:
+        step(X, Y)
+        return
+    with pytest.raises(ValueError, match=f"takes 'flat_gradient' as the sum .* but {said} has put"):
+        step(X, Y)
+    np.testing.assert_array_equal(synk.gather(model.w, nd_up=1), [START] * module_ranks)
+
+
 def test_the_refusal_names_the_rule_that_does_it(module_ranks):
     model = Regression()
     made = updates.sgd(model.loss, [model.w], learning_rate=0.05)

@@ -53,6 +53,25 @@ def test_effects_are_applied_in_order():
     assert state.now == {}  # it only says what would be
 
 
+def test_parts_of_a_sum_are_added_up_before_they_are_read_as_one():
+    state = per_rank()
+    parts = Effect(leaves_per_rank=(V,), leaves_parts=(V,), since="slices")
+    read = Effect(takes_equal=(V,), name="f", remedies={V: "do else"})
+    replaced = reduced(V)._replace(replaces="synk.broadcast")
+    assert state.after([parts, reduced(V), read]) == {}
+    assert state.after([parts, reduced(V), replaced, read]) == {}  # it is the sum that is sent
+    assert state.after([parts, replaced, taking(V)]) == {}  # taken as any value
+    assert state.after([parts, replaced, parts, reduced(V), read]) == {}
+    assert state.after([replaced, read]) == {}
+    with pytest.raises(
+        ValueError, match=r"'v' as the sum .* synk.broadcast has put .* 'sum'\) there, or do else"
+    ):
+        state.after([parts, replaced, read])
+    assert per_rank(1).after([parts, replaced, read]) == {}
+    with pytest.raises(ValueError, match=r"since slices; call synk.all_reduce\(v\) first, or do else"):
+        state.after([parts, read])
+
+
 def test_a_step_takes_what_was_before_it():
     state = per_rank()
     assert state.after([Effect(takes_equal=(V,), leaves_per_rank=(V,), since="f")]) == {V: Since("f")}
