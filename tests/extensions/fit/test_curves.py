@@ -39,7 +39,13 @@ def drawn(monkeypatch):
 
 
 @pytest.mark.leaks("descriptors", reason="matplotlib keeps its fonts open")
-@pytest.mark.parametrize("accuracies", ACCURACIES.values(), ids=ACCURACIES)
+@pytest.mark.parametrize(
+    "accuracies",
+    [
+        pytest.param(ACCURACIES[name], marks=[] if name == "rising" else pytest.mark.slow, id=name)
+        for name in ACCURACIES
+    ],
+)
 def test_no_text_lies_over_a_line(drawn, accuracies):
     history(accuracies).plot("curve.png", "A network")
     [figure] = drawn

@@ -341,10 +341,11 @@ def test_what_each_rank_has_for_itself_keeps_their_number(ranks, monkeypatch):
 # --- what is not recovered --------------------------------------------------------------------------------
 
 
-def test_a_worker_that_dies_each_time_ends_the_training_after_so_many_tries(ranks):
+def test_a_worker_that_dies_each_time_or_in_recoveries_ends_the_training_after_so_many_tries(ranks):
     ranks(2)
+    case = make(rule=updates.sgd)
     with pytest.raises(synk.WorkerDied, match="rank 1") as caught, pytest.warns(synk.SynkWarning) as warned:
-        fitted(make(rule=updates.sgd), Kills("on_step_end", 8, times=99), recover=2)
+        fitted(case, Kills("on_step_end", 8, times=99), recover=2)
     told = [str(one.message) for one in warned if "the training goes on" in str(one.message)]
     assert len(told) == 2
     assert told[1].startswith("after step 8, rank 1 (pid ")
@@ -352,18 +353,13 @@ def test_a_worker_that_dies_each_time_ends_the_training_after_so_many_tries(rank
     assert not isinstance(caught.value.__context__, synk.SynkError)  # each is told by itself
     synk.restart()
 
-
-def test_a_recovery_that_fails_is_a_try(ranks):
-    ranks(2)
-
     class KillsInRecoveries(Kills):
         def load_state(self, state):
             os.kill(synk.pids()[1], signal.SIGKILL)
             synk.broadcast(case.w)
 
-    case = make(rule=updates.sgd)
     with pytest.raises(synk.WorkerDied):
-        fitted(case, KillsInRecoveries("on_step_end", 8), recover=2)
+        fitted(anew(case), KillsInRecoveries("on_step_end", 8), recover=2)
     synk.restart()
 
 
