@@ -10,6 +10,7 @@ from pytensor.compile.mode import Mode
 from pytensor.link.c.op import COp
 
 from support.cases.unary_op import UnaryOp
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import optional_class
 
@@ -46,13 +47,13 @@ def mlp(dtype, rng):
     return [x, y, mask], weights + biases, loss, [values[0].astype(dtype), values[1], values[2].astype(dtype)]
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), ("float64", 1e-10)])
+@pytest.mark.parametrize(("dtype", "rtol"), [slow("float32", 1e-4), ("float64", 1e-10)])
 def test_gradient_of_a_network(compare, dtype, rtol):
     inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))
     compare(inputs, [loss, *pt.grad(loss, params)], values, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), ("float64", 1e-10)])
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), slow("float64", 1e-10)])
 def test_momentum_trains_as_the_oracle_does(oracle, dtype, rtol):
     def train(run):
         inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))

@@ -9,6 +9,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import runs_of, same_on_all
+from support.slow import slow
 from synk.compile import array_mode
 from synk.exact.collectives.collectives import all_sum
 from synk.exact.collectives.marks import addend
@@ -133,7 +134,7 @@ def test_ranks_meet_once_a_call_whatever_the_slices(module_ranks, w):
         np.testing.assert_allclose(same_on_all(total, module_ranks), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int32", "bool"])
+@pytest.mark.parametrize("dtype", [slow("float16"), "float32", slow("int32"), "bool"])
 def test_parts_keep_their_dtype(module_ranks, dtype):
     z = pt.vector("z", dtype=dtype)
     values = (np.arange(11) % 3).astype(dtype)
@@ -145,7 +146,7 @@ def test_parts_keep_their_dtype(module_ranks, dtype):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("mode", ["debug", "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", [slow("debug"), "FAST_COMPILE"])
 def test_in_other_modes(module_ranks, w, mode):
     f = synk.function([x, y], updates=[(w, w - 0.1 * pytensor.grad(((x @ w - y) ** 2).mean(), w))], mode=mode)
     expected = w.get_value() - 0.2 * X.T @ (X @ w.get_value() - Y) / 11
@@ -215,7 +216,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+# Refused for the same reason as a standard deviation.
+LATER = ("rows after a sum", "gradient of a mean with weights")
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in LATER else name for name in REFUSED])
 def test_what_needs_all_rows_at_once_is_refused_with_the_reason_and_the_line(module_ranks, w, name):
     w.rng = pytensor.shared(np.random.default_rng(1))
     make, reason, line = REFUSED[name]

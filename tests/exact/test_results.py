@@ -8,6 +8,7 @@ import pytest
 import synk
 from support.cases.exact import with_exact_updates
 from support.processes.of_rank import runs_of, same_on_all
+from support.slow import slow
 from synk.exact.collectives.collectives import all_sum
 from synk.exact.run_values import first_row, leads, n_rows, total_rows
 
@@ -21,7 +22,7 @@ def shared(value, name):
     return pytensor.shared(np.asarray(value), name=name)
 
 
-@pytest.mark.parametrize("num_slices", [1, 2, 4])
+@pytest.mark.parametrize("num_slices", [1, slow(2), 4])
 @pytest.mark.parametrize("n", NUMBERS_OF_ROWS)
 def test_numbers_of_all_rows_are_counted_once_a_call(module_ranks, n, num_slices):
     x = pt.matrix("x")
@@ -98,7 +99,7 @@ def test_what_a_rank_without_rows_computes_needs_rows_of_some_kind(module_ranks)
         )
 
 
-@pytest.mark.parametrize("mode", [None, "debug", "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", [None, *map(slow, ["debug", "FAST_COMPILE"])])
 def test_sliceable_rows_on_some_ranks_only(module_ranks, mode):
     variable, seen, rows_seen = shared(np.zeros((0, 2)), "rows"), shared(0.0, "seen"), shared(0, "rows_seen")
     synk.scatter(variable, ROWS[:2])  # with 3 ranks the last one has none to show

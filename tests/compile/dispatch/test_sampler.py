@@ -226,7 +226,7 @@ def test_distributions_by_name_draw_the_numbers_of_pytensor(name, batch, size):
         rv("permutation", 9, size=None),
         rv("permutation", np.arange(6).reshape(2, 3), size=(3,)),
         rv("categorical", np.full((40, 20), 0.05), size=(3, 40)),
-        rv("categorical", np.full(20, 0.05)),
+        rv("categorical", np.full(20, 0.05), size=(100, 50)),
         rv("choice", np.arange(7), size=3, replace=False),
         rv("choice", np.arange(6).reshape(3, 2), size=2, replace=False, p=[0.5, 0.25, 0.25]),
         rv("choice", np.arange(7), size=(3, 2)),

@@ -130,7 +130,7 @@ def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, kep
 
 
 @needs_compiler
-@pytest.mark.parametrize("mask", [0, 0o777])
+@pytest.mark.parametrize("mask", [slow(0), 0o777])
 def test_what_is_kept_is_for_this_user_only(tmp_path, mask):
     before = os.umask(mask)
     try:
@@ -155,6 +155,7 @@ def test_kernels_of_one_library_are_loaded_once(tmp_path):
 def test_a_library_is_unloaded_with_the_last_function_of_it(tmp_path):
     def n_mapped():
         gc.collect()
+        gc.collect()  # what other tests have left may hold a library until its own garbage has gone
         return Path("/proc/self/maps").read_text().count("synk-kernels")
 
     made = compilation(find_compiler(), tmp_path)
