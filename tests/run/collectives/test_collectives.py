@@ -15,7 +15,7 @@ import synk
 from support.processes.of_rank import runs_of
 from synk.run.session import current
 
-module_ranks = runs_of(1, 3)
+module_ranks = runs_of(3, later=[1])
 
 
 def variable(values, name="v"):
