@@ -83,7 +83,7 @@ def over_ranks(mode, rows, partition):
 
 
 @pytest.mark.parametrize(("mode", "dtype"), LEGAL_USUAL)
-@settings(unhurried, max_examples=30)
+@settings(unhurried, max_examples=12)
 @given(partitions, st.sampled_from([(), (3,), (2, 2)]), st.integers(0, 2**32 - 1))
 def test_any_partition_gives_the_result_of_one_process(mode, dtype, partition, shape, seed):
     rows = rows_like(dtype, (sum(map(sum, partition)), *shape), seed)

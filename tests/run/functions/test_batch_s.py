@@ -7,6 +7,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import runs_of
+from support.slow import slow
 
 module_ranks = runs_of(3, later=[1])
 
@@ -40,7 +41,7 @@ def rows(module_ranks):
     return Sliceable(module_ranks)
 
 
-@pytest.mark.parametrize("num_slices", [1, 2, 30])
+@pytest.mark.parametrize("num_slices", [1, 2, slow(30)])
 @pytest.mark.parametrize(
     "batch_s",
     [slice(1, 4), slice(-2, None), slice(2, 1000), [3, 0, 0, -1], (1, 2), range(3), np.array([4, -1]), 3],
