@@ -1,8 +1,8 @@
 """Adam and its relatives: steps along a moving mean of gradients, scaled by a moving mean of squares.
 
-Moving means that start from zero are too small at first: after ``t`` steps by the factor
-``1 - beta**t``, for which the rules correct. Imported as part of ``synk.extensions.updates``,
-whose opening says what all rules share.
+Moving means that start from zero are too small at first: after ``t`` steps they are short by the
+factor ``1 - beta**t``, and the rules divide by it. The docstring of ``synk.extensions.updates`` says
+what all rules share; import them from there.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _adam(
     weight_decay: Any = 0.0,
     largest: bool = False,
 ) -> Updates:
-    t, new_t, mean_rate = _first_mean(learning_rate, beta1, beta2, epsilon)
+    t, new_t, mean_rate = _count_and_rate(learning_rate, beta1, beta2, epsilon)
     square_scale = pt.sqrt(_corrected(1, beta2, new_t))
 
     def step(p: Any, g: Any) -> list:
@@ -157,7 +157,7 @@ def adamax(
     ----------
     Kingma and Ba (2014), arXiv:1412.6980, section 7.1; epsilon is an addition.
     """
-    t, new_t, mean_rate = _first_mean(learning_rate, beta1, beta2, epsilon)
+    t, new_t, mean_rate = _count_and_rate(learning_rate, beta1, beta2, epsilon)
 
     def step(p: Any, g: Any) -> list:
         rate, small = scalars(p.dtype, mean_rate, epsilon)
@@ -170,8 +170,11 @@ def adamax(
     return from_gradient(loss, params, step, common=[(t, new_t)])
 
 
-def _first_mean(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, Any, Any]:
-    """Check options; make the number of steps done, its next value, and the rate of the mean gradient."""
+def _count_and_rate(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, Any, Any]:
+    """Check the options; return the step count, its next value, and the rate for the mean gradient.
+
+    The rate is ``learning_rate / (1 - beta1**t)``, which corrects the mean for its start from zero.
+    """
     check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     check_decays(beta1=beta1, beta2=beta2)
     t = pytensor.shared(np.asarray(0, "int64"), name="t")  # 64 bits never stop counting
@@ -182,7 +185,7 @@ def _first_mean(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tup
 def _corrected(factor: Any, beta: Any, t: Any) -> Any:
     """Return ``factor / (1 - beta**t)``.
 
-    In float64: with beta near one, a float32 would lose half of its digits.
+    It is computed in float64: with beta near one, float32 would lose half of its digits.
     """
     factor, beta, t = scalars("float64", factor, beta, t)
     return factor / (1 - beta**t)

@@ -39,10 +39,11 @@ from synk.exact.rules.table import Instead, Rebuilt, relate
 
 
 class Completion(LocalValues):
-    """The graph of one rank, made of that of one process; what is in no table is the same on all ranks.
+    """The graph of one rank, made from that of one process.
 
-    Parts of the variables ``at_once`` are completed before anything is made of them: where they are completed
-    at all, all that follows may as well be of one process's values.
+    Variables of which nothing is known are the same on all ranks. Parts of the variables ``at_once`` are
+    completed before anything is made of them: something needs them complete anyway, so that everything that
+    follows may use one process's value.
     """
 
     def __init__(self, relations: Mapping[Variable, Relation], at_once: Collection[Variable] = ()):
@@ -59,7 +60,7 @@ class Completion(LocalValues):
                     self._visit(node)
 
     def completed_parts(self, results: Iterable[Variable]) -> set[Variable]:
-        """Return the variables behind ``results`` that ranks have in parts and that had to be completed."""
+        """Return the variables behind ``results`` of which ranks have parts that had to be completed."""
         return {
             variable
             for variable in ancestors(results)
@@ -90,14 +91,18 @@ class Completion(LocalValues):
         self._learn(node, remade(node, converted).outputs, results)
 
     def _converted_for(self, node: Apply, value: Variable, given: Relation, wanted: Relation) -> Variable:
-        """Convert an input of a node; its own rows get the node's line, for errors where they do not fit."""
+        """Convert an input of a node to the relation that is wanted.
+
+        If a rank cuts its own rows out of it, these get the node's line of the script, which an error names
+        when their number does not fit.
+        """
         made = self._convert(value, given, wanted)
         if is_own_part(made) and not user_lines(made):
             made.tag.trace = [[line] for line in nearest_lines(node)]
         return made
 
     def _learn(self, node: Apply, made: Sequence[Variable], relations: Sequence[Relation]) -> None:
-        """Take what was made for the outputs of a node."""
+        """Record what this rank computes for the outputs of a node, and the relations of these values."""
         inputs = list(dict.fromkeys(variable for one in made for variable in one.owner.inputs))
         depth = max((self._depth.get(variable, 0) for variable in inputs), default=0)
         depth += has_collectives(made[0].owner.op)
@@ -112,10 +117,10 @@ class Completion(LocalValues):
     def _would_wait(
         self, values: Sequence[Variable], given: Sequence[Relation], wanted: Sequence[Relation]
     ) -> bool:
-        """Tell whether parts are to be combined with a value that is complete after they could be.
+        """Tell whether a node would combine parts with a value that is there only after a later collective.
 
-        Completed together with what that value is made of they cost no collective of their own; what is made
-        of them may cost one.
+        Then it is cheaper to complete the parts first: the collective for what the other value is made of
+        adds them up as well. The parts that the node would make may cost a collective of their own.
         """
         before = after = -1.0
         for value, one, other in zip(values, given, wanted, strict=True):
@@ -127,7 +132,7 @@ class Completion(LocalValues):
         return 0 <= before < after
 
     def _rebuild(self, node: Apply, outcome: Rebuilt) -> None:
-        """Make this rank's node, which differs in more than its inputs."""
+        """Build this rank's node where a rule says that it differs in more than its inputs."""
         converted = [
             value if wanted is None else self._converted_for(node, *self.local(value), wanted)
             for value, wanted in outcome.inputs
@@ -137,14 +142,14 @@ class Completion(LocalValues):
         self._learn(node, made, outcome.outputs)
 
     def _replace(self, node: Apply, outputs: Sequence[Variable]) -> None:
-        """Walk an equivalent graph on this rank's inputs, and take its outputs for those of a node."""
+        """Put an equivalent graph in the place of a node: walk it, and take its outputs as the node's."""
         self.walk(outputs)
         for variable, equivalent in zip(node.outputs, outputs, strict=True):
             self._local[variable] = self.local(equivalent)
 
 
 def checked(node: Apply, relations: Any) -> Any:
-    """Return a rule's relations of a node; raise ValueError if they are of too few variables."""
+    """Return the relations that a rule gave for a node; raise ValueError if their number is wrong."""
     said, asked = tuple(map(len, relations)), (len(node.inputs), len(node.outputs))
     if said != asked:
         rule = relate.dispatch(type(node.op))
@@ -156,7 +161,11 @@ def checked(node: Apply, relations: Any) -> Any:
 
 
 def possible(given: Relation, wanted: Relation) -> bool:
-    """Tell whether ``given`` can be made ``wanted``: only selected rows are where nobody else knows."""
+    """Tell whether a value can be converted from one relation to the other.
+
+    Which rows were selected is known only to the rank that has them. So they stay as they are, and no other
+    value can be converted to such rows.
+    """
     if not isinstance(wanted, Rows):
         return True
     if isinstance(given, Rows | RowNumbers) and selected(given):
@@ -165,7 +174,10 @@ def possible(given: Relation, wanted: Relation) -> bool:
 
 
 def by_default(node: Apply, given: Sequence[Relation]) -> tuple[Sequence[Relation], Sequence[Relation]]:
-    """Complete all inputs, as is right for every Op; what a rank has of its own makes others so."""
+    """Return the relations of a node that gets all inputs complete, as is right for every Op.
+
+    Inputs that each rank has for itself cannot be completed: they stay so, and make the outputs so.
+    """
     mine = owned(given) or (DRAWN if STREAM in given else SAME)
     kept = [one if isinstance(one, Own | Stream) else SAME for one in given]
     results = [STREAM if isinstance(variable.type, RandomType) else mine for variable in node.outputs]

@@ -33,7 +33,7 @@ COMBINED = {
 }
 
 
-class Told(NamedTuple):
+class ExplainedResult(NamedTuple):
     """One result in the explanation: the way in which the ranks combine it, and the script's line for it."""
 
     kind: str  # "output" or "update"
@@ -90,7 +90,7 @@ class Explanation:
 
     # --- results -----------------------------------------------------------------------------------
 
-    def outputs(self) -> Iterator[Told]:
+    def outputs(self) -> Iterator[ExplainedResult]:
         """Yield how each output is combined."""
         modes = zip(self._written.output_modes, self._computed.output_modes, strict=True)
         for k, (variable, (declared, mode)) in enumerate(zip(self._written.outputs, modes, strict=True)):
@@ -102,9 +102,9 @@ class Explanation:
                     variable, self._computed.outputs[k], mode, self._computed.output_axes[k]
                 )
             name = f"{k} ({describe(variable)})" if variable.name else str(k)
-            yield Told("output", name, text, place_of(variable.owner))
+            yield ExplainedResult("output", name, text, place_of(variable.owner))
 
-    def updates(self) -> Iterator[Told]:
+    def updates(self) -> Iterator[ExplainedResult]:
         """Yield how each update is made."""
         for update, made in zip(self._written.updates, self._computed.updates, strict=True):
             if isinstance(update.variable.type, RandomType):
@@ -114,7 +114,9 @@ class Explanation:
                 text += self._met(made.value)
             else:
                 text = self._same(made.value, update.value)
-            yield Told("update", f"of {describe(update.variable)}", text, place_of(update.value.owner))
+            yield ExplainedResult(
+                "update", f"of {describe(update.variable)}", text, place_of(update.value.owner)
+            )
 
     def _undeclared(self, variable: Variable, value: Variable, mode: Any, axis: int) -> str:
         if mode == "gather":
@@ -214,10 +216,10 @@ def meetings_behind(nodes: Sequence[Apply], meetings: Sequence[Apply]) -> dict[V
     return behind
 
 
-def in_groups(told: Sequence[Told]) -> Iterator[str]:
+def in_groups(results: Sequence[ExplainedResult]) -> Iterator[str]:
     """Yield a line for each result, or for several of which the same is to be said."""
-    groups: dict[tuple[str, str], list[Told]] = {}
-    for one in told:
+    groups: dict[tuple[str, str], list[ExplainedResult]] = {}
+    for one in results:
         groups.setdefault((one.kind, one.text), []).append(one)
     for (kind, text), members in groups.items():
         if len(members) == 1:
@@ -231,10 +233,10 @@ def in_groups(told: Sequence[Told]) -> Iterator[str]:
             yield f"{kind}s {named}{more}: {text}"
 
 
-def by_line(told: Sequence[Told]) -> str:
+def by_line(results: Sequence[ExplainedResult]) -> str:
     """Return the names of results, those of one line of the script together, with file and number."""
     groups: dict[str, list[str]] = {}
-    for one in told:
+    for one in results:
         groups.setdefault(one.place.partition(", ")[0], []).append(one.name)
     return "; ".join(", ".join(named) + (f" ({line})" if line else "") for line, named in groups.items())
 

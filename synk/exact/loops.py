@@ -1,10 +1,11 @@
-"""The rule of loops.
+"""Decide how a Scan runs on ranks that have some of the rows each.
 
-    relations of sequences, states, constants -> inside, step by step, until they stay -> each rank's loop
+    relations of sequences, states, constants -> those inside a step, until they stay -> each rank's Scan
 
-Rows along an axis of what a step sees stay rows, and what a state adds up over rows stays a part of the sum
-until the loop is over. A state that a step needs complete is completed by the step before, by a collective in
-each. Nothing is gathered inside: where a step needs that of a state, everything is completed before the loop.
+Values that have rows along an axis keep each rank's own rows inside the steps. A state that adds up over rows
+stays in parts, one on each rank, until the loop is over. Where a step needs the whole sum, the step before it
+adds the parts up with a collective. Rows are never gathered inside a loop: if a step would need that of a
+state, all inputs are completed before the loop instead.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from synk.exact.run_values import OF_THE_RUN
 
 @relate.register(Scan)
 def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
-    """A loop of each rank, if what it repeats allows that."""
+    """Let each rank run the loop on its own rows if the steps allow that; otherwise complete all inputs."""
     if {*given} <= {SAME, STREAM}:
         return None  # ranks meet once, after it, not at each draw
     try:
@@ -49,21 +50,21 @@ def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
 
 @dataclass(eq=False)
 class State:
-    """A state that a loop hands from step to step."""
+    """A state that a loop hands from one step to the next."""
 
     outer: Variable
     given: Relation  # of the outer variable
-    at_first: Relation  # of what steps begin with
+    at_first: Relation  # before the first step
     ins: Sequence[Variable]  # as a step reads it
     outs: Sequence[Variable]
-    complete: bool = False  # steps need it complete
+    complete: bool = False  # whether steps need one process's value of it
 
     def __post_init__(self) -> None:
         self.relation = self.at_first  # of all steps' values, as far as is known
 
 
 class LoopRelations:
-    """The relations of a Scan's inputs and outputs, found by what they are inside."""
+    """A search for the relations of a Scan's inputs and outputs, by what its steps make of them."""
 
     def __init__(self, op: Scan, node: Apply, given: Relations):
         self._op, self._graph = op, plain_graph(op)
@@ -95,7 +96,7 @@ class LoopRelations:
         ]
 
     def outcome(self) -> Outcome:
-        """Return the outcome of a Scan's rule."""
+        """Search until the relations of states no longer change; return what the rule answers."""
         while True:
             inside = self._inside()
             try:
@@ -119,7 +120,7 @@ class LoopRelations:
     # --- relations -----------------------------------------------------------------------------------
 
     def _inside(self) -> Inside:
-        """Return the graph of a step by what is known of its inputs."""
+        """Return the graph of a step, whose inputs have the relations that were found so far."""
         op, inputs = self._op, self._graph.inputs
         relations = [within(relation) for _, relation in self._sequences]
         relations += [within(state.relation) for state in self._states for _ in state.ins]
@@ -134,7 +135,10 @@ class LoopRelations:
         return Inside(known, inputs, {self._known[variable].value for variable in passed}, self._at_once)
 
     def _found(self, state: State, inside: Inside, shown: Callable[[Relation], Relation]) -> Relation:
-        """Return the relation that a state has, before the first step and after each."""
+        """Return the relation that a state has before the first step and after every step.
+
+        Raises Impossible if no single relation is right for all of them.
+        """
         found = {state.relation, *[shown(inside.local(variable).relation) for variable in state.outs]} - {
             SAME
         }
@@ -148,7 +152,10 @@ class LoopRelations:
         return relation
 
     def _complete(self, needed: Collection[Variable]) -> None:
-        """Note that steps need states, or other inputs, complete."""
+        """Note that steps need one process's value of these inputs of a step.
+
+        Sequences and constants are completed before the loop, states by the step before.
+        """
         for state in (*self._states, *self._untraced):
             if any(self._known[read].value in needed for read in state.ins):
                 if not isinstance(state.relation, Partial):
@@ -166,7 +173,7 @@ class LoopRelations:
     # --- the loop of a rank ----------------------------------------------------------------------------
 
     def _outputs(self, inside: Inside) -> list[Variable]:
-        """Return the outputs of a step of this rank."""
+        """Return the outputs of a step as this rank computes them."""
         wanted = [within(state.relation) for state in self._states for _ in state.outs]
         collected = self._op.inner_nitsot_outs(self._graph.outputs)
         self._collected = [outside(inside.local(variable).relation) for variable in collected]
@@ -180,14 +187,17 @@ class LoopRelations:
         return joined(values)
 
     def _rebuilt(self, inside: Inside, outputs: Sequence[Variable]) -> Rebuilt:
-        """Return the loop with the inputs that its steps need on a rank."""
+        """Return the Scan that a rank runs, with what its inputs must be and what its outputs are."""
         op, inputs = self._op, self._graph.inputs
         numbers = [number for number in OF_THE_RUN if number in set(ancestors(outputs))]
         own_numbers = [number.type() for number in numbers]
         outputs = clone_replace(outputs, dict(zip(numbers, own_numbers, strict=True)))
 
         def with_whole(pairs: Sequence[tuple[Variable, Relation]], inner: Sequence[Variable]) -> Any:
-            """Return inputs of the loop and of a step: those of one process's values behind the others."""
+            """Return inputs of the loop and of a step.
+
+            An input of which steps also need one process's value comes again, complete, at the end.
+            """
             values = [self._known[variable].value for variable in inner]
             more = [k for k, value in enumerate(values) if value in inside.whole]
             outer = [*pairs, *((pairs[k][0], SAME) for k in more)]

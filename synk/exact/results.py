@@ -1,9 +1,10 @@
-"""Make undeclared outputs and updates those of one process, as cheaply as each allows.
+"""Give undeclared outputs and updates the values of one process, with as few collectives as they allow.
 
     Definition, as written -> exact_definition -> Definition: what ranks compute, and how it combines
 
-A result that is a part on each rank, or rows, is combined at the end, as declared ones are. Only what needs
-one process's value inside the graph has ranks meet there.
+If each rank has a part of a result, such as a sum over its rows, or has some of its rows, the ranks combine
+these at the end, as they do for declared results. Ranks meet inside the graph only where an Op there needs
+the value of one process.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ class Result(NamedTuple):
     axis: int = 0
 
 
-def stated(definition: Definition) -> Definition:
-    """Return a definition that says of which variables a `whole` is, in declared results without that mark.
+def resolve_whole(definition: Definition) -> Definition:
+    """Return the definition without the mark `whole` in declared results.
 
-    Of the declared updates it says what they are made of.
+    Its ``equals`` and ``otherwise`` list the shared variables behind these marks instead, and each declared
+    update lists those that it is made of.
     """
     written = [*definition.outputs, *(update.value for update in definition.updates)]
     modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
@@ -91,16 +93,19 @@ def _sources(definition: Definition, update: Update) -> tuple[SharedVariable, ..
 
 
 def shared_among(definition: Definition, variables: Iterable[Variable]) -> Iterator[SharedVariable]:
-    """Yield the shared variables whose values may differ between ranks or not, of which nothing is said."""
+    """Yield the shared variables among these of which nobody has said whether ranks have different values.
+
+    Sliceable variables, random states and the numbers of the run, such as `n_rows`, are left out.
+    """
     for variable in set(variables) - {*OF_THE_RUN, *definition.sliceables}:
         if isinstance(variable, SharedVariable) and not is_stream(variable):
             yield variable
 
 
 def exact_definition(definition: Definition) -> Definition:
-    """Return the definition that ranks compute; its undeclared results are those of one process.
+    """Return the definition by which ranks get one process's values for undeclared results.
 
-    Raises ValueError, naming the result, if no definition gives that.
+    Raises ValueError, naming the result, if there is no such definition.
     """
     written = [*definition.outputs, *(update.value for update in definition.updates)]
     modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
@@ -146,7 +151,11 @@ def exact_definition(definition: Definition) -> Definition:
 def _cut(
     definition: Definition, written: Sequence[Variable], modes: Sequence[Any], values: Sequence[Variable]
 ) -> Cut:
-    """Cut the graph of ``values``, what ranks compute for what is ``written``, where that can be."""
+    """Cut the graph of ``values`` where ranks meet, or say why it cannot be cut, and calls take one slice.
+
+    What comes before is then added up over all slices, and the ranks meet once. ``values`` are what ranks
+    compute for the results as they are ``written``.
+    """
     if ranks_meet(written):
         return Cut(refused="the ranks meet where the script says so" + first_meeting(written))
     declared = [value for value, mode in zip(values, modes, strict=True) if mode is not UNDECLARED]
@@ -158,7 +167,7 @@ def _cut(
 
 
 def known_relations(definition: Definition, results: Sequence[Variable]) -> dict[Variable, Relation]:
-    """Return the relations that the variables at the beginning of a graph have."""
+    """Return the relations of what a graph starts from: inputs with rows, their number, random states."""
     rows = (*definition.inputs, *definition.sliceables)
     relations: dict[Variable, Relation] = dict.fromkeys(rows, Rows(0))
     if rows:
@@ -204,12 +213,12 @@ def _updated(completion: Completion, update: Update, result: Result) -> Update:
 
 
 def _depends_on_rows(completion: Completion, value: Variable) -> bool:
-    """Tell whether ranks have different values, of their rows or draws."""
+    """Tell whether the value differs between ranks, as it is made of their rows or their random draws."""
     return any(completion.local(variable).relation != SAME for variable in ancestors([value]))
 
 
 def _from_itself(completion: Completion, update: Update) -> bool:
-    """Tell whether each rank updates a variable from its own value, in which no ranks meet."""
+    """Tell whether each rank makes the new value from its own old one, without a collective."""
     unchanged = completion.local(update.value).value is update.value
     return unchanged and update.variable in ancestors([update.value])
 
@@ -217,7 +226,7 @@ def _from_itself(completion: Completion, update: Update) -> bool:
 def _taken_as_equal(
     completion: Completion, definition: Definition, marks: Sequence[Apply]
 ) -> Iterator[SharedVariable]:
-    """Yield the shared variables that undeclared results, and addends, take as equal on all ranks."""
+    """Yield the shared variables that must be equal on all ranks for undeclared results, and addends."""
     outputs = zip(definition.outputs, definition.output_modes, strict=True)
     values = [value for value, mode in outputs if mode is UNDECLARED]
     values += [mark.inputs[0] for mark in marks]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from synk.exact.declared import warn_of_declared, warn_of_sums, warn_of_updates
 from synk.exact.definition import Definition
-from synk.exact.results import exact_definition, stated
+from synk.exact.results import exact_definition, resolve_whole
 
 
 def computed(written: Definition) -> Definition:
@@ -16,7 +16,7 @@ def computed(written: Definition) -> Definition:
     Raises TypeError or ValueError, naming the result, if it has no value without an operation.
     """
     warn_of_updates(written)
-    return exact_definition(stated(written))
+    return exact_definition(resolve_whole(written))
 
 
 def warn_of_results(written: Definition) -> None:

@@ -152,8 +152,8 @@ class Code:
         return False
 
 
-def _is_library_s(obj: Any) -> bool:
-    """Tell quickly whether this package or NumPy has a function or class: most messages have no other."""
+def _is_of_library(obj: Any) -> bool:
+    """Tell whether a function or class is this package's or NumPy's; quickly, since most in messages are."""
     name = obj.__module__
     if name not in sys.modules or not name.startswith(("synk.", "numpy")):
         return False
@@ -180,7 +180,7 @@ class CodePickler(cloudpickle.Pickler):
             if isinstance(obj, ModuleType):
                 self.code.note_module(obj.__name__)
             return NotImplemented
-        if _is_library_s(obj):
+        if _is_of_library(obj):
             self.code.modules.add(obj.__module__)
             return NotImplemented
         reduced = super().reducer_override(obj)

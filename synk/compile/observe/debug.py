@@ -126,7 +126,7 @@ class Debug:
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _look_inside(self, node: Apply, implementation: Callable) -> Callable:
-        """Check the nodes of an inner graph one by one, too."""
+        """Return an implementation that checks the nodes of an inner graph one by one, if there is one."""
         op = node.op
         if isinstance(implementation, Branches):
             then, otherwise = op.true_branch, op.false_branch
@@ -152,8 +152,8 @@ class Debug:
 
 
 @contextmanager
-def of_nothing(mode: Any) -> Iterator[None]:
-    """Let NaN and infinities be while a program of ``mode`` runs without rows: its means are NaN by right."""
+def nan_allowed(mode: Any) -> Iterator[None]:
+    """Let a program of ``mode`` give NaN and infinities meanwhile: without rows, its means are NaN."""
     debug = getattr(getattr(mode, "linker", None), "observe", None)
     if not isinstance(debug, Debug):
         yield
@@ -167,12 +167,13 @@ def of_nothing(mode: Any) -> Iterator[None]:
 
 
 class OfRegion:
-    """The nodes of a region in Python, checked one by one.
+    """Runs the nodes of a region in Python, and checks them one by one.
 
     Attributes
     ----------
     largest : float
-        The largest number that one of them gave in the latest call: what is left of it may be rounding.
+        The largest number that went into them or came out in the latest call. Where such numbers cancel,
+        what is left may be rounding. It is 0 if the region is elementwise.
     """
 
     def __init__(self, op: Region, debug: Debug):
@@ -201,7 +202,7 @@ class OfRegion:
 
 
 class Reference:
-    """A node's own implementation on the host; it returns None where that fails."""
+    """Runs the Op's own implementation on the host, to compare with; returns None once that has failed."""
 
     def __init__(self, node: Apply, skip: Callable[[Apply, Exception], None]):
         self._node, self._skip = node, skip
@@ -232,7 +233,7 @@ class AsGiven(HostCall):
 
 
 def apart(node: Apply) -> Apply:
-    """Return a copy of the node in which no two inputs are one variable: their values may differ in dtype."""
+    """Return a copy of the node with a variable for each input, since their values may differ in dtype."""
     inputs = [v if isinstance(v, Constant) else v.type() for v in node.inputs]
     return Apply(node.op, inputs, [variable.type() for variable in node.outputs])
 

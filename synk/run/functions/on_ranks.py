@@ -3,10 +3,11 @@
     synk.on_ranks(make, *arguments) -> MakeStep: make(rank, *arguments) on every rank
     OnRanks(*arguments)             -> CallStep: each rank's object is called -> results, in rank order
 
-What travels is pickled by itself, so that a rank that does not know a name says so in its reply. Functions,
-shared variables and `Data` among the arguments arrive as what the rank has of them; code that reads them in
-another way is refused, for on rank 0 it would have the script's. What objects may change, by their
-functions or because the script says so, is per rank after each call.
+What is sent is pickled apart from the command, so that a rank that does not know a name can say so in its
+reply. Functions, shared variables and `Data` among the arguments are replaced by the rank's own. Code that
+reads them as globals, attributes or closures is refused: on rank 0 it would read the script's. What the
+objects may change, by their functions or because the script says so, counts as different on each rank after a
+call.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from synk.values.messages import Step
 
 
 class OnRanks:
-    """An object on every rank, made by `synk.on_ranks`: a call calls each, and returns what each returns."""
+    """An object on every rank, made by `synk.on_ranks`; a call calls all, and returns their results."""
 
     def __init__(
         self,
@@ -55,12 +56,12 @@ class OnRanks:
         self._kept: list[Any] = []  # functions, variables and Data that the objects refer to
         self._changes = _listed(changes)
         with owner.turn(self._label):
-            payload, code = self._travelling((make, arguments), also_indirectly=True)
+            payload, code = self._pickled((make, arguments), also_indirectly=True)
             # What the ranks have: its own, and that of the functions that the objects call.
             self._codes = [code, *(one.code for one in self._kept if isinstance(one, GraphFunction))]
             self._finalizer = weakref.finalize(self, owner.functions.drop_object, number)
             self._finalizer.atexit = False
-            self._run(MakeStep(number, payload, self._arrays()))
+            self._run(MakeStep(number, payload, self._array_refs()))
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Call the object of every rank with the same arguments; return the results, in rank order.
@@ -83,15 +84,15 @@ class OnRanks:
                     f"{self._label}, or what it reads, was defined again since the ranks have it: "
                     "synk.on_ranks makes another"
                 )
-            payload, _ = self._travelling(arguments)
-            return list(self._run(CallStep(self._number, payload, self._arrays())))
+            payload, _ = self._pickled(arguments)
+            return list(self._run(CallStep(self._number, payload, self._array_refs())))
 
     def close(self) -> None:
         """Drop the objects now, even if something still refers to this; without it they go with this."""
         self._finalizer()
 
     def _run(self, step: Step) -> Any:
-        """Run a step, after which all that objects may have changed is per rank."""
+        """Run a step; variables that the objects may change then count as different on each rank."""
         owner = self._owner
         changed = set(owner.memory.shared.identify_all([one for one in self._changes if is_tracked(one)]))
         for one in self._kept:
@@ -110,11 +111,15 @@ class OnRanks:
             raise
         return results
 
-    def _arrays(self) -> tuple[messages.ArrayRef, ...]:
-        """Return where the values of all `Data` are that the objects, or arguments, refer to."""
+    def _array_refs(self) -> tuple[messages.ArrayRef, ...]:
+        """Return references to the arrays of all `Data` that the objects or their arguments use."""
         return tuple([one.ref() for one in self._kept if isinstance(one, Data)])
 
-    def _travelling(self, what: Any, also_indirectly: bool = False) -> tuple[bytes, Code]:
+    def _pickled(self, what: Any, also_indirectly: bool = False) -> tuple[bytes, Code]:
+        """Pickle what is to be sent; return the bytes, and the code in them that was sent by value.
+
+        Functions among it are compiled on the ranks first. They, shared variables and `Data` are kept.
+        """
         file = io.BytesIO()
         pickler = _Pickler(file, self._owner, self._changes)
         try:
@@ -135,7 +140,7 @@ class OnRanks:
 
 
 class _Pickler(CodePickler):
-    """Names functions, shared variables and Data by their numbers."""
+    """A pickler that writes functions, shared variables and Data as numbers by which a rank finds its own."""
 
     def __init__(self, file: Any, owner: Owner, changes: list[Any]):
         super().__init__(file)
@@ -161,7 +166,7 @@ class _Pickler(CodePickler):
                 )
 
     def met_first(self, before: list[Any]) -> list[Any]:
-        """Return each value that was met, once, without those of ``before``."""
+        """Return the functions, variables and Data that were pickled, each once, without ``before``."""
         known = set(map(id, before))
         return [one for key, one in {id(one): one for one in self.met}.items() if key not in known]
 
@@ -183,14 +188,17 @@ class _Pickler(CodePickler):
 
 
 class _Finder(_Pickler):
-    """Meets what is in a value, but not what code in it reads; nobody loads what it writes."""
+    """A pickler that only finds the functions, shared variables and Data in a value; its bytes are not used.
+
+    It does not look into functions and classes of Python.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         return (hash, (0,)) if isinstance(obj, CODE) else NotImplemented
 
 
 def _read_by(code: Any, attributes: dict[str, Any], state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what a function or class reads that is no argument: what it is called, and its value."""
+    """Yield the attributes, globals, closures and defaults that a function or class reads, with names."""
     for name, value in attributes.items():
         yield f"attribute {name!r} of {code.__qualname__}", value
     for name, value in state.get("__globals__", {}).items():
@@ -202,7 +210,7 @@ def _read_by(code: Any, attributes: dict[str, Any], state: dict[str, Any]) -> It
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds on a rank what is named by its number."""
+    """An unpickler that finds this rank's functions, shared variables and arrays by their numbers."""
 
     def __init__(self, payload: bytes, rank: Rank):
         super().__init__(io.BytesIO(payload))
@@ -228,7 +236,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class RankFunction:
-    """A function on one rank alone: a call with all inputs, whole, returns a list of all outputs."""
+    """A function that one rank calls by itself: it takes all inputs, whole, and returns a list of outputs."""
 
     def __init__(self, program: RankProgram):
         self._program = program
@@ -237,12 +245,12 @@ class RankFunction:
         return list(self.bound(*arrays)())
 
     def bound(self, *arrays: Any) -> BoundFunction:
-        """Return a function that takes nothing: a call on these very arrays, whatever they hold then."""
+        """Return a function without arguments that runs on these arrays, whatever values they have then."""
         return self._program.alone(arrays)
 
 
 class RankVariable:
-    """A shared variable as one rank has it, which `on_ranks` may have been told that the object changes."""
+    """One rank's copy of a shared variable; it can be set only if ``changes`` of `on_ranks` lists it."""
 
     def __init__(self, variables: RankVariables, identity: int, changes: bool):
         self._variables, self._identity, self._changes = variables, identity, changes
@@ -277,7 +285,7 @@ class RankVariable:
 
 
 def _listed(changes: Any) -> list[Any]:
-    """Return the variables that are said to change; raise TypeError if they are no shared ones."""
+    """Return ``changes`` as a list; raise TypeError if something in it is no shared variable."""
     listed = [changes] if isinstance(changes, SharedVariable) else list(changes)
     for one in listed:
         if not isinstance(one, SharedVariable):
@@ -287,7 +295,7 @@ def _listed(changes: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class MakeStep(Step):
-    """Make an object, and keep it."""
+    """Make an object on the rank, and keep it there for `CallStep`."""
 
     number: int
     payload: bytes
@@ -302,7 +310,7 @@ class MakeStep(Step):
 
 @dataclass(slots=True)
 class CallStep(Step):
-    """Call an object that was made."""
+    """Call the object that a `MakeStep` has made on the rank."""
 
     number: int
     payload: bytes

@@ -1,4 +1,4 @@
-"""Bind the ranks of a machine to CPUs, and tell where they are, whoever has bound them.
+"""Bind the ranks of a machine to CPUs, and tell which CPUs each may use, whatever has bound it.
 
 Devices, place -> Binding: this process on its rank's CPUs -> release
 processes of the ranks, Devices -> placement -> `synk.transport.machines.tree`
@@ -18,7 +18,7 @@ from synk.transport.machines.tree import PlacedMachine, PlacedRank
 
 
 class Binding:
-    """This process on the CPUs that its rank is meant to have, until `release`."""
+    """Binds this process to its rank's CPUs when it is made, and unbinds it at `release`."""
 
     def __init__(self, devices: Devices, place: int):
         self._before = os.sched_getaffinity(0)
@@ -27,7 +27,7 @@ class Binding:
             move_to(plan_binding(devices.n_ranks, devices.bind, topology, self._before)[place])
 
     def release(self) -> None:
-        """Let it run again wherever it could before."""
+        """Let the process use all CPUs again that it could use before."""
         move_to(self._before)
 
 
@@ -44,7 +44,10 @@ def move_to(cpus: Iterable[int]) -> None:
 def placement(
     pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0
 ) -> PlacedMachine:
-    """Return this machine with its ranks from ``first`` on, whose processes are given in rank order."""
+    """Return this machine, and the CPUs and the GPU of each of its ranks.
+
+    ``pids`` are the processes of these ranks, in rank order; the first of them has rank ``first``.
+    """
     gpus = devices.gpus
     ranks = [
         PlacedRank(first + place, _cpus(pid), str(gpus[place % len(gpus)]) if gpus else "")

@@ -25,7 +25,7 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.compile.observe.debug import Debug, of_nothing
+from synk.compile.observe.debug import Debug, nan_allowed
 from synk.compile.observe.profile import observed_mode
 from synk.compile.programs.emit import Observer
 from synk.compile.programs.graphs import serialize
@@ -228,7 +228,7 @@ class RankProgram:
         None of them is made here.
         """
         values: Sequence[Any] = ()
-        with of_nothing(self._mode):
+        with nan_allowed(self._mode):
             for _ in range(times):
                 values = self._sliced(arguments)[len(self.spec.output_modes) :]
         return values

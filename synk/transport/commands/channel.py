@@ -40,7 +40,7 @@ class MasterChannel:
     ):
         self._ends = list(ends)
         self._on_late = on_late
-        self._patience_with = [partial(self._be_patient, rank) for rank in range(1, len(ends) + 1)]
+        self._patience_with = [partial(self._while_waiting, rank) for rank in range(1, len(ends) + 1)]
         self._deadline: float | None = None  # of `collect`
         self._receivers = [Receiver(end, *one) for end, *one in zip(ends, self._patience_with, strict=True)]
         self._deaths = deaths
@@ -148,8 +148,8 @@ class MasterChannel:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeoutError("not all workers have answered")
 
-    def _be_patient(self, rank: int) -> None:
-        """Raise if it is time to give up on a worker that is in the middle of a frame."""
+    def _while_waiting(self, rank: int) -> None:
+        """Called while a worker is in the middle of a frame: raise if it is time to give up on it."""
         self._check_deadline()
         self._on_late([rank])
 

@@ -28,15 +28,15 @@ LARGE_BYTES = 1 << 16  # of frames: fewer fit in the buffers of a socket
 
 
 class Large(NamedTuple):
-    """A large frame, which waits until the other end says `Go`."""
+    """Announces a large frame, which is sent when the other end answers `Go`."""
 
 
 class Go(NamedTuple):
-    """Send the large frame now."""
+    """Answers `Large`: this end reads, so the large frame can be sent now."""
 
 
 class Ended(NamedTuple):
-    """The launcher ends this machine's processes, as another one's have ended."""
+    """Says that the launcher ends this machine's processes, because another machine's have ended."""
 
 
 class Loss(NamedTuple):
@@ -47,18 +47,18 @@ class Loss(NamedTuple):
 
 
 class Inquiry(NamedTuple):
-    """Say which ranks you wait for; a leader that computes does not."""
+    """Asks a leader which ranks it waits for; a leader that computes does not answer."""
 
 
 class Standing(NamedTuple):
-    """The answer of a leader that waits."""
+    """A leader's answer to an `Inquiry`: for which ranks it waits, and what those of its machine do."""
 
     late: tuple[int, ...]  # ranks of its machine; none where it waits for other machines
     ranks: tuple[RankState, ...]  # of its machine
 
 
 def give_up() -> None:
-    """Wait no longer for the other end."""
+    """Raise Disconnected; as a link's ``patience`` it gives up on an end that does not read."""
     raise Disconnected
 
 
@@ -99,12 +99,12 @@ class LeaderLink:
         self._end = end
         self._may_send = False
         self._unread = 0  # bytes that were sent since the leader has shown that it reads
-        self._receiver = Receiver(end, self._be_patient)
+        self._receiver = Receiver(end, self._while_waiting)
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
         end.settimeout(SLEEP_SECONDS)  # a leader that is stopped neither reads nor writes
 
-    def _be_patient(self) -> None:
+    def _while_waiting(self) -> None:
         self.patience()
 
     def send(self, frame: Frame) -> None:
@@ -124,14 +124,14 @@ class LeaderLink:
     def _send(self, frame: Frame) -> None:
         if self.loss is None:
             try:
-                send(self._end, frame, self._be_patient)
+                send(self._end, frame, self._while_waiting)
             except Disconnected:
                 self._lose()
 
     def greet(self, seconds: float) -> Any:
         """Take the pids of the leader's ranks from its first message, and return where the ranks run.
 
-        Raises SynkStateError if no such message has come; ``seconds`` is how long it was waited for.
+        Raises SynkStateError if no such message has come within ``seconds``, for which the caller has waited.
         """
         host = self.machine.host
         if isinstance(self.replies, Failure):
@@ -205,7 +205,7 @@ class LeaderLink:
         self.loss = Loss(self.machine.first, death)
 
     def blame(self, cause: str) -> None:
-        """Note as the cause of the machine's loss what has been found out meanwhile."""
+        """Record the cause of the machine's loss, which has been found out since."""
         if self.loss is not None:
             self.loss = self.loss._replace(death=self.loss.death._replace(cause=cause))
 

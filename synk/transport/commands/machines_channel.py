@@ -46,7 +46,7 @@ class MachinesChannel:
         self._torn = False
         self.waiting = False
         for link in links:
-            link.patience = self._be_patient
+            link.patience = self._while_waiting
 
     @property
     def torn(self) -> bool:
@@ -116,8 +116,8 @@ class MachinesChannel:
         if links[0].replies is None:
             self._on_late([rank for link in links if link.replies is None for rank in link.machine.ranks])
 
-    def _be_patient(self) -> None:
-        """Wait in the middle of a frame, or for a leader that does not read."""
+    def _while_waiting(self) -> None:
+        """Called while a frame is sent or read in part: raise if it is time to give up on its leader."""
         self._check_deadline()
         self._on_late([rank for link in self._links for rank in link.machine.ranks if link.torn])
 

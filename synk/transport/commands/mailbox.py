@@ -25,7 +25,10 @@ STRIDE = 8 * HEAD_WORDS + AREA
 
 
 class Mailboxes:
-    """The boxes of a run, new or of a descriptor: the command's, and one for each worker's replies."""
+    """All boxes of a run, in shared memory: one for commands, and one for each worker's replies.
+
+    With a ``descriptor`` they are those in memory that exists already; without one they are new.
+    """
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
         nbytes = STRIDE * n_ranks
@@ -44,7 +47,7 @@ class Mailboxes:
 
 
 class Mailbox:
-    """One message at a time, from one writer."""
+    """A box in shared memory that holds one message, and has one writer."""
 
     def __init__(self, words: memoryview, area: memoryview):
         # Number, bytes, frames of the channel that came before, edition of the payload, the command's rows.
@@ -53,7 +56,7 @@ class Mailbox:
         self._payload: bytes | None = None  # that was written last
 
     def write(self, number: int, payload: bytes, frames: int = 0) -> None:
-        """Put a message into the box; a payload that is there already stays."""
+        """Put a message into the box; a payload that equals the last one is not copied again."""
         words = self.words
         if payload != self._payload:
             self.area[: len(payload)] = payload
@@ -64,24 +67,27 @@ class Mailbox:
         words[NUMBER] = number  # last: now it may be read
 
     def content(self) -> memoryview:
-        """Return the message, which holds still until the next is written."""
+        """Return the message in the box, which does not change until the next one is written."""
         return self.area[: self.words[NBYTES]]
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Release the views of the memory, so that it can be unmapped."""
         self.words.release()
         self.area.release()
 
 
 class LastSteps(NamedTuple):
-    """The steps of the last command in a box, which hold while its edition is the same."""
+    """The steps of the last command in a box; they are right as long as the box has the same edition."""
 
     edition: int
     steps: tuple[Any, ...]
 
 
 class MasterPost:
-    """The master's side, which spins for replies before it sleeps, if ``spins``."""
+    """The master's side: it sends commands and takes replies.
+
+    If ``spins``, the master looks for replies again and again for a moment before it sleeps.
+    """
 
     def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
         self._command, *self._replies = mailboxes.boxes
@@ -98,9 +104,10 @@ class MasterPost:
         return self._bells.fileno(0)
 
     def send(self, command: messages.Command, payload: bytes, frames: int) -> bool:
-        """Put a command into the box, unless it is too long; workers that sleep are to be woken up by `wake`.
+        """Put a command into the box, and tell whether it fitted; `wake` then wakes up workers that sleep.
 
-        ``payload`` is that of its steps.
+        ``payload`` is the pickle of the command's steps; ``frames`` is how many frames of the channel workers
+        read before the command.
         """
         if len(payload) > AREA:
             self._missing = []
@@ -113,13 +120,16 @@ class MasterPost:
         return True
 
     def wake(self) -> None:
-        """Ring for the workers that sleep."""
+        """Ring the doorbells of all workers that sleep."""
         for rank in self._workers:
             if self._control.get(rank, SLEEPING):
                 self._bells.ring(rank)
 
     def spun(self) -> bool:
-        """Look for replies for a moment; return whether all are there, and `arrived` has told of none."""
+        """Look for replies for a moment; return whether all have come.
+
+        It is False, too, once `arrived` has been asked about this command.
+        """
         if self._missing is not self._workers:
             return False
         number, spin = self._number, self.spin
@@ -135,7 +145,7 @@ class MasterPost:
         return True
 
     def arrived(self) -> list[int]:
-        """Return the ranks whose replies have come since."""
+        """Return the ranks whose replies to the command have come since this was last asked."""
         if not self._missing:
             return []
         number, boxes = self._number, self._replies
@@ -144,15 +154,15 @@ class MasterPost:
         return there
 
     def reply(self, rank: int) -> messages.Reply:
-        """Return the reply of a rank that has arrived, until the next command is sent."""
+        """Return the reply of a rank that `arrived` has named; ask before the next command is sent."""
         return _reply(self._replies[rank - 1])
 
     def replies(self) -> list[messages.Reply]:
-        """Return the replies of all workers, once all have arrived."""
+        """Return the replies of all workers; ask only when all have come."""
         return [_reply(box) for box in self._replies]
 
     def sleep(self, asleep: bool) -> None:
-        """Say whether the next reply must ring."""
+        """Note whether the master sleeps, so that workers ring its doorbell when they reply."""
         self._control.set(0, SLEEPING, asleep)
         if not asleep:
             self._bells.quiet(0)
@@ -163,7 +173,7 @@ def _reply(box: Mailbox) -> messages.Reply:
 
 
 class WorkerPost:
-    """A worker's side."""
+    """A worker's side: it takes commands, and puts its replies into a box of its own."""
 
     def __init__(self, rank: int, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
         self._rank = rank
@@ -199,17 +209,17 @@ class WorkerPost:
         return False
 
     def sleep(self, asleep: bool) -> None:
-        """Say whether the next command must ring."""
+        """Note whether this worker sleeps, so that the master rings its doorbell for the next command."""
         self._control.set(self._rank, SLEEPING, asleep)
         if not asleep:
             self._bells.quiet(self._rank)
 
     def steps_of(self, payload: bytes) -> tuple[Any, ...]:
-        """Return the steps that were pickled."""
+        """Unpickle the steps of a command, or find them if the same bytes have come before."""
         return self._known.of(payload)
 
     def take(self) -> messages.Command:
-        """Return the command."""
+        """Return the command in the box; steps are unpickled only if the payload is a new one."""
         words = self._command.words
         self._last = words[NUMBER]
         if words[EDITION] != self._now.edition:

@@ -3,7 +3,8 @@
     sequences[i], rows of traces, untraced states, constants
         -> step -> rows of traces, untraced states[, whether to stop]
 
-`synk.compile.programs.graphs.scan_traces` says what a trace is. All that a step returns is its own.
+`synk.compile.programs.graphs.scan_traces` says what a trace is. A step's results share no memory with
+its inputs.
 """
 
 from itertools import accumulate, pairwise
@@ -19,7 +20,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Scan)
 def scan(op, node, xp):
-    """Return a loop over the rows of arrays."""
+    """Return a loop in Python that runs the compiled step on a row of each sequence and trace in turn."""
     graph = inner_graph(op, inner_rewriter(xp))
     # Python reads whether to stop.
     fetched = [len(graph.outputs) - 1] if op.info.as_while else []
@@ -71,7 +72,10 @@ class ScanLoop:
         return results[0] if len(results) == 1 else results
 
     def _run(self, n_steps, sequences, arrays, states, lengths, constants):
-        """Take up to ``n_steps`` steps; return how many, and the last states. New traces join ``arrays``."""
+        """Take up to ``n_steps`` steps; return how many were taken, and the untraced states after the last.
+
+        Traces without initial values are made after the first step, and appended to ``arrays``.
+        """
         reads = [
             (array, offset, len(array))
             for array, trace in zip(arrays, self.traces, strict=False)
@@ -99,14 +103,17 @@ class ScanLoop:
         return i + 1, states
 
     def _new_arrays(self, lengths, rows):
-        """Make the traces without initial values; their rows are like the first ones."""
+        """Make the traces without initial values, whose rows have the shapes of those of the first step."""
         return [
             self.xp.empty((int(length), *row.shape), dtype)
             for length, row, (dtype, _) in zip(lengths, rows, self.new, strict=True)
         ]
 
     def _in_order(self, array, filled):
-        """Return the rows of a trace in the order of their steps, of which ``filled`` have been in use."""
+        """Return the rows of a trace in the order of their steps.
+
+        A trace is a ring. ``filled`` rows were written in all, initial values and rows written over included.
+        """
         length = len(array)
         if 1 < length < filled:
             return self.xp.roll(array, -(filled % length), axis=0)

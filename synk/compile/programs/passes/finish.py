@@ -1,8 +1,8 @@
 """Decide when the parts of a join are final, so that others may have them while the rest is computed.
 
-A flat gradient is formed piece by piece, the last layers first, in its array: see ``destination``. From the
-node that is the last to touch a piece on, nothing of the program changes or reads it any more. Pieces that
-no node writes in place are copied there as soon as they are made, not at the end.
+A flat gradient is formed piece by piece in its array, the last layers first: see ``destination``. A piece is
+final after the last node that reads or writes it. Pieces that no node writes in place are copied there as
+soon as they are made, not at the end.
 
     ProgramPlan: order, destinations, aliases -> find_finished -> what to do after which node: Actions
 
@@ -37,7 +37,10 @@ class Announcer(Protocol):
 
 
 def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:
-    """Decide what is done after which node; return the joins, too, with the pieces that are copied before."""
+    """Decide after which nodes pieces of joins are copied into place, and announced as final.
+
+    Return these actions by node, and the joins, which count those pieces as in place already.
+    """
     found, aliases, outputs = plan.found, plan.aliases, plan.fgraph.outputs
     read = {step.node: step.inputs for step in plan.placed.steps}  # the copies on the node's own side
     updates = {outputs[k]: variable for k, variable in found.settled.items()}
@@ -84,7 +87,7 @@ class _Finder:
             self.pieces.append((start, stop, there))
 
     def actions(self, variable: Variable) -> list[tuple[Apply, PieceCopy | Finish]]:
-        """Return the actions after each node, copies first."""
+        """Return pairs of a node and what is done right after it; copies come first."""
         position = self._aliases.position
         starts: dict[Apply, int] = {}
         latest = self.nodes[-1] if self._at_the_latest is None else self._at_the_latest
@@ -97,7 +100,7 @@ class _Finder:
         ]
 
     def _last_readers(self) -> Mapping[Variable, Apply]:
-        """Return for each value the last node but the join that reads its memory."""
+        """Return by owner of the memory the last node that reads from it, other than the join."""
         last: dict[Variable, Apply] = {}
         for node in self._aliases.position:  # in the order they run
             if node is not self._join:
@@ -105,7 +108,11 @@ class _Finder:
         return last
 
     def _made(self, variable: Variable, crosses: bool) -> Apply:
-        """Return the first node after which a piece is there; it crosses between a node and the next."""
+        """Return the first node after which a piece exists.
+
+        One that ``crosses`` between host and device is copied just before the node that follows its own, so
+        it is looked for after that.
+        """
         order = list(self._aliases.position)
         if variable.owner is None:
             return order[0]

@@ -1,9 +1,9 @@
-"""The ways of a value from one side to the other, and from one width to the other.
+"""Move values between host and device, and convert them between 32 and 16 bits.
 
     host (NumPy) -- to_device --> device (arrays of another module) -- to_host --> host
     float32 -- to_dtype --> float16 or bfloat16, and back
 
-Programs take these where ``place`` and ``narrow`` say so. Imports NumPy, and ml_dtypes for bfloat16.
+Programs call these functions where ``host_or_device`` and ``narrow`` have decided so.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ def to_device(value: Any, xp: ModuleType) -> Any:
 
 
 def overwritten(place: Any, value: Any) -> Any:
-    """Return ``place`` with this value in it, if it is an array on the device that it fits; else ``value``.
+    """Copy a value into the device array ``place`` if it fits there, and return that; else return the value.
 
-    Recordings of launches go on then, which know shared variables by their memory.
+    Recorded launches of kernels know a shared variable by its memory, so they stay valid if that is kept.
     """
     arrays = is_on_device(place) and (is_on_host(value) or is_on_device(value))
     if value is place or not arrays or not place.flags.c_contiguous:
@@ -58,7 +58,7 @@ def fill(place: Any, value: Any) -> None:
 
 
 def to_scalar(value: Any, xp: ModuleType) -> Any:
-    """Return an array of one element as a NumPy scalar, which a launch takes along."""
+    """Return an array of one element as a NumPy scalar, which a kernel's launch passes by value."""
     return to_host(value, xp).reshape(())[()]
 
 
@@ -88,7 +88,7 @@ CROSSINGS: dict[str, Callable[..., Any]] = {
 
 
 def check_narrow(dtype: str) -> None:
-    """Raise ValueError unless ``dtype`` is one of 16 bits, ImportError if what has it is not installed."""
+    """Raise ValueError unless ``dtype`` is a float of 16 bits, ImportError if bfloat16 needs ml_dtypes."""
     if dtype not in NARROW:
         raise ValueError(f"narrow={dtype!r} is unknown; choose one of {', '.join(NARROW)}")
     if dtype == "bfloat16":

@@ -26,14 +26,14 @@ from synk.ops.kernels.onednn.shapes import ArrayLayout, contiguous
 
 @dataclass(frozen=True)
 class MemoryObject:
-    """A memory object and its descriptor, which lives as long as the builder."""
+    """A memory object of oneDNN, and its descriptor, which is freed when planning is over."""
 
     handle: int
     descriptor: int
 
 
 class PlanBuilder:
-    """A context manager that releases what only planning needs.
+    """Collects the steps of a plan. As a context manager it frees, at the end, what only planning needs.
 
     ``zeroes`` says whether the result is to be filled with zeros before the first step.
     """
@@ -91,7 +91,7 @@ class PlanBuilder:
         return memories
 
     def descriptor(self, layout: ArrayLayout) -> int:
-        """Return a memory descriptor."""
+        """Return a memory descriptor, which is freed when planning is over."""
         return self._for_now(describe(self.api, layout), self.api.dnnl_memory_desc_destroy)
 
     def attributes(self, relu: bool = False) -> int:
@@ -111,7 +111,10 @@ class PlanBuilder:
         return attributes
 
     def slope(self, ndim: int) -> dict[int, MemoryObject]:
-        """Return the argument of a primitive with ReLU, whose result has ``ndim`` axes."""
+        """Return the slope of zero that a primitive with ReLU takes as an argument; see `attributes`.
+
+        ``ndim`` is the number of axes of the primitive's result.
+        """
         memory = self._memory(self.descriptor(contiguous(*[1] * ndim)))
         # One number is read, but by some implementations as a vector.
         zeros = np.zeros(16, "float32")
@@ -120,10 +123,11 @@ class PlanBuilder:
         return {binding.FIRST_POST_OPERATION | binding.WEIGHTS: memory}
 
     def primitive(self, function: Any, *arguments: Any, prefer: str = "") -> int:
-        """Return a primitive descriptor by one of oneDNN's functions; its first argument is added here.
+        """Make a primitive descriptor with one of oneDNN's functions, and return it.
 
-        The first implementation with ``prefer`` in its name is taken, if there is one. `Unsupported` if there
-        is no implementation, or only the one that shows what is meant, a loop over elements.
+        The function's first argument, where it puts the descriptor, is added here. The first implementation
+        with ``prefer`` in its name is taken, if there is one. Raises `Unsupported` if there is no
+        implementation, or only oneDNN's reference, a slow loop over elements.
         """
         first = self._made(function, arguments)
         if implementation(self.api, first).startswith("ref"):
@@ -137,7 +141,7 @@ class PlanBuilder:
         return first
 
     def step(self, primitive_descriptor: int, arguments: Mapping[int, MemoryObject]) -> None:
-        """Add a primitive, with what its memory objects are to it."""
+        """Add a step that runs a primitive; ``arguments`` has the memory object for each of its roles."""
         api = self.api
         primitive = created(api.dnnl_primitive_create, primitive_descriptor)
         self._handles.append((api.dnnl_primitive_destroy, primitive))
@@ -152,14 +156,14 @@ class PlanBuilder:
         self._steps.append(PlanStep(primitive, array, implementation(api, primitive_descriptor)))
 
     def reorder(self, source: MemoryObject, target: MemoryObject) -> None:
-        """Add a step that copies elements to where another descriptor has them."""
+        """Add a step that copies all elements of ``source`` to their places in the layout of ``target``."""
         api, engine = self.api, self.engine.handle
         ends = source.descriptor, engine, target.descriptor, engine
         primitive = self.primitive(api.dnnl_reorder_primitive_desc_create, *ends, self.attributes())
         self.step(primitive, {binding.SOURCE: source, binding.TARGET: target})
 
     def query(self, primitive_descriptor: int, what: int) -> int:
-        """Return one of a primitive's memory descriptors."""
+        """Return the memory descriptor that a primitive has for an array; ``what`` says for which."""
         return self.api.dnnl_primitive_desc_query_md(primitive_descriptor, what, 0)
 
     def _made(self, function: Any, arguments: tuple) -> int:
@@ -176,7 +180,7 @@ class PlanBuilder:
 
 
 def implementation(api: Any, primitive_descriptor: int) -> str:
-    """Return oneDNN's name of what computes a primitive, such as ``brgconv:avx512_core``."""
+    """Return oneDNN's name of the implementation of a primitive, such as ``brgconv:avx512_core``."""
     name = ctypes.c_char_p()
     api.dnnl_primitive_desc_query(primitive_descriptor, binding.IMPLEMENTATION, 0, ctypes.byref(name))
     return (name.value or b"").decode()

@@ -59,7 +59,7 @@ class Shapes:
 
     @classmethod
     def of(cls, convolution: Convolution, image: tuple[int, ...], weights: tuple[int, ...]) -> Shapes:
-        """Take them from the shapes of an image and of weights in memory; ValueError if these do not fit."""
+        """Return the lengths for these shapes in memory; ValueError if images and weights do not fit."""
         n, channels, height, width = lengths(convolution.layout, image)
         outputs, per_group, kh, kw = weights
         groups = convolution.groups
@@ -111,7 +111,7 @@ class Shapes:
 
     @property
     def seen(self) -> ArrayLayout:
-        """Layout of the pixels of the images that windows of 1 x 1 see, channels last."""
+        """Layout of those pixels of the images that windows of 1 x 1 read, channels last."""
         high, wide = self.convolution.window.stride
         images, _, row, column = self.image.strides or ()
         return ArrayLayout(
@@ -125,14 +125,15 @@ class Shapes:
 
     @property
     def is_strided(self) -> bool:
-        """Tell whether windows of 1 x 1 leave out pixels."""
+        """Tell whether windows of 1 x 1 skip pixels."""
         return self.convolution.window.stride != (1, 1)
 
     def is_product(self, of_pixels: bool) -> bool:
-        """Tell whether this is computed as a product of matrices.
+        """Tell whether the convolution, or one of its gradients, is computed as a product of matrices.
 
-        One ``of_pixels`` sums over pixels: it is the gradient for weights, whose result oneDNN's convolutions
-        leave in an order that takes long to undo. The others gain only with many weights.
+        ``of_pixels`` stands for the gradient for weights, which sums over pixels. It is always faster as a
+        product, since oneDNN's convolutions leave its result in an order that takes long to undo. The
+        convolution itself and the gradient for images gain only with many weights.
         """
         window = self.convolution.window
         fits = (
@@ -148,7 +149,7 @@ class Shapes:
 
     @property
     def is_transposed(self) -> bool:
-        """Tell whether the gradient for weights is faster as (inputs x outputs): longer rows."""
+        """Tell whether the gradient for weights is faster as (inputs x outputs), which has longer rows."""
         return self.inputs <= self.outputs and self.inputs * self.outputs <= FEW_WEIGHTS
 
     @property
