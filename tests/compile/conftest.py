@@ -1,7 +1,8 @@
 """The oracle of the compile tests: PyTensor's own Python linker on the same graph.
 
-Every comparison is three tests: on NumPy; on the stand-in for a GPU's array module, where nothing travels
-unasked, which `make test` leaves out; and on CuPy where there is a GPU.
+Every comparison is four tests: on NumPy in Python, and in C; on the stand-in for a GPU's array module, where
+nothing travels unasked; and on CuPy where there is a GPU. `make test` leaves out the stand-in, and C: its compiler
+takes as long as all else here, and `tests/compile/regions` tries what there is in C.
 """
 
 import numpy as np
@@ -16,6 +17,7 @@ from pytensor.tensor.random.op import RandomVariable
 from support.cupy.array_modules import HOST_AND_DEVICES, import_arrays
 from support.cupy.array_modules import cupy as cupy
 from support.cupy.array_modules import device as device
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 
 BARE = RewriteDatabaseQuery(include=["minimum_compile"])
@@ -48,30 +50,39 @@ HOST_ON_DEVICE = {
 }
 
 
-@pytest.fixture(params=HOST_AND_DEVICES)
-def arrays(request, monkeypatch):
-    """Return NumPy or the array module of a device."""
-    return import_arrays(request.param, monkeypatch)
+@pytest.fixture(params=[*HOST_AND_DEVICES, slow("C")])
+def linker(request, monkeypatch):
+    """Return a linker for NumPy, in Python or in C, or for the array module of a device."""
+    if request.param in ("numpy", "C"):
+        return ArrayLinker(native=request.param == "C")
+    return ArrayLinker(import_arrays(request.param, monkeypatch))
 
 
 @pytest.fixture
-def compare(oracle, arrays):
+def arrays(linker):
+    """Return the array module that computes."""
+    return linker.xp
+
+
+@pytest.fixture
+def compare(oracle, linker):
     """Check a graph against the oracle, rewritten and as it stands.
 
     Values, dtypes and shapes must agree, outputs must be arrays of their own, and inputs stay as they were.
     ``host`` permits nodes that run their own implementation. ``on_device=False`` leaves devices out: their
     routines have the right to another answer there, such as eigenvectors of the other sign.
     """
-    linker = ArrayLinker() if arrays is np else ArrayLinker(arrays)
+    on_host = linker.xp is np
 
     def check(inputs, outputs, values, host=False, rtol=1e-6, atol=1e-8, on_device=True):
-        if arrays is not np and not on_device:
+        if not (on_host or on_device):
             pytest.skip("another answer of a device is as good")
         expected = oracle(inputs, outputs, values)
-        for mode in (array_mode(linker), Mode(linker, BARE)):
+        as_it_stands = [] if linker.native else [Mode(linker, BARE)]  # regions are rewrites
+        for mode in (array_mode(linker), *as_it_stands):
             function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
             moved = {core_name(node.op) for node in function.vm.jit_fn.host_nodes}
-            assert host or moved <= (set() if arrays is np else HOST_ON_DEVICE)
+            assert host or moved <= (set() if on_host else HOST_ON_DEVICE)
             for _ in range(2):  # a second call finds what the first one left behind
                 before = [np.array(value) for value in values]
                 results = function(*values)

@@ -12,7 +12,6 @@ import sys
 import numpy
 import pytest
 
-from support.cupy import fake_cupy, stand_in
 from support.slow import slow
 
 # Warnings are errors, but those of CuPy are not what is tested.
@@ -32,6 +31,8 @@ def import_arrays(name, monkeypatch):
         return numpy
     if name == "cupy":
         return importlib.import_module("cupy")
+    from support.cupy import stand_in  # what it stands in for are all of SciPy's parts, too
+
     stand_in.install(lambda modules, key, module: monkeypatch.setitem(sys.modules, key, module))
     stand_in.counts.reset()
     return stand_in
@@ -46,6 +47,8 @@ def device(monkeypatch):
 @pytest.fixture
 def cupy(device, monkeypatch):
     """Return the stand-in for CuPy, with kernels and a cuBLAS, which ``import cupy`` finds meanwhile."""
+    from support.cupy import fake_cupy
+
     monkeypatch.delenv("CUPY_TF32", raising=False)
     with fake_cupy.installed() as made:
         yield made
