@@ -1,8 +1,8 @@
 """The oracle of the compile tests: PyTensor's own Python linker on the same graph.
 
 Every comparison is four tests: on NumPy in Python, and in C; on the stand-in for a GPU's array module, where
-nothing travels unasked; and on CuPy where there is a GPU. `make test` leaves out the stand-in, and C: its compiler
-takes as long as all else here, and `tests/compile/regions` tries what there is in C.
+nothing travels unasked; and on CuPy where there is a GPU. `make test` leaves out the stand-in, and C, whose
+compiler takes as long as all else here: `tests/compile/regions` tries what there is in C.
 """
 
 import numpy as np
