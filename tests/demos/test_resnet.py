@@ -29,7 +29,7 @@ def needs_extras():
 
 
 @pytest.mark.parametrize(
-    ("depth", "n_parameters"), [(18, 11_689_512), slow(34, 21_797_672), (50, 25_557_032)], ids=str
+    ("depth", "n_parameters"), [(18, 11_689_512), slow(34, 21_797_672), slow(50, 25_557_032)], ids=str
 )
 def test_networks_are_as_large_as_published(module, depth, n_parameters):
     model = module("model")
@@ -144,6 +144,7 @@ def test_all_ranks_together_read_what_one_process_reads(module, ranks, photograp
     assert not (seen[0] == seen[1]).all(axis=(1, 2, 3)).any()  # other parts in each epoch
 
 
+@pytest.mark.slow
 def test_centre_is_the_same_in_every_epoch(module, tmp_path):
     pillow = pytest.importorskip("PIL.Image")
     pixels = np.zeros((64, 128, 3), np.uint8)

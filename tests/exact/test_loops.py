@@ -103,11 +103,11 @@ def filled_with_what_all_ranks_have():
     "loop",
     [
         slow(recurrent),
-        with_older_states,
+        slow(with_older_states),
         nested,
         total_of_all_times,
-        mean_and_number_of_rows,
-        rows_beside_a_total,
+        slow(mean_and_number_of_rows),
+        slow(rows_beside_a_total),
         filled_with_what_all_ranks_have,
     ],
 )
@@ -146,7 +146,7 @@ def power_iteration():
     return scan(step, outputs_info=[v], n_steps=3)
 
 
-@pytest.mark.parametrize("loop", [newton, slow(descent), power_iteration])
+@pytest.mark.parametrize("loop", [newton, slow(descent), slow(power_iteration)])
 def test_a_state_made_of_all_rows_is_completed_once_a_step_and_nothing_is_gathered(loop):
     states = loop()
     assert set(compared([states]).values()) == {(3, 0)}
@@ -189,7 +189,7 @@ def test_all_ranks_leave_a_loop_at_the_same_step():
     "loop",
     [
         lambda: scan(lambda row: pt.tanh(row @ w) * row.sum(), sequences=[m]),
-        lambda: scan(lambda row, s: 0.5 * s + row, sequences=[m], outputs_info=[pt.zeros(2)]),
+        slow(lambda: scan(lambda row, s: 0.5 * s + row, sequences=[m], outputs_info=[pt.zeros(2)])),
         lambda: scan(lambda row: ((m - row) ** 2).sum(axis=1), sequences=[m]),
     ],
 )

@@ -76,6 +76,7 @@ def trained(run, model, steps):
 # What they are made of, others have, too.
 LATER = (
     sequences.long_short_term_memory,
+    sequences.masked_recurrent_network,
     regressions.poisson_regression_with_offset,
     regressions.multinomial_logit,
     unsupervised.matrix_factorisation,

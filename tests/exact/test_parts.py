@@ -146,7 +146,7 @@ def test_parts_keep_their_dtype(module_ranks, dtype):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("mode", [slow("debug"), "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", [slow("debug"), slow("FAST_COMPILE")])
 def test_in_other_modes(module_ranks, w, mode):
     f = synk.function([x, y], updates=[(w, w - 0.1 * pytensor.grad(((x @ w - y) ** 2).mean(), w))], mode=mode)
     expected = w.get_value() - 0.2 * X.T @ (X @ w.get_value() - Y) / 11

@@ -299,6 +299,7 @@ def test_state_in_two_places_is_refused_in_training(layer):
             network.training(x)
 
 
+@pytest.mark.slow
 def test_every_parameter_has_a_gradient():
     """Of the graph for training; a branch that ends in gammas of zero has some only once these have moved."""
     x = images()

@@ -203,6 +203,7 @@ def test_outputs_follow_the_loss(module_ranks, data):
     same(gathered, hidden)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_may_be_a_broadcast_variable(module_ranks, data):
     fixed, shared = Model(), Model()
     rate = pytensor.shared(0.5, name="rate")
@@ -253,6 +254,7 @@ def test_counters_random_states_and_floats_with_an_operation_are_left_to_the_ran
     same(synk.gather(largest), [rows.max() for rows in np.array_split(data[1], N_RANKS)])
 
 
+@pytest.mark.slow
 def test_a_float_may_follow_from_itself_alone(module_ranks, data):
     model = Model()
     rate = pytensor.shared(0.5, name="rate")
@@ -262,6 +264,7 @@ def test_a_float_may_follow_from_itself_alone(module_ranks, data):
     same(synk.gather(rate), [0.5 * 0.9**2] * N_RANKS)
 
 
+@pytest.mark.slow
 def test_statistics_of_two_dtypes_keep_theirs(module_ranks, data):
     model = Model()
     single = pytensor.shared(np.zeros(4, "float32"), name="single")

@@ -175,6 +175,7 @@ def test_gradients_are_those_of_finite_differences(shape, layout, rectified, mod
     verify_grad(forward, arguments, n_tests=1, rng=np.random.default_rng(0), mode=mode)
 
 
+@pytest.mark.slow
 def test_debug_mode_finds_nothing_wrong():
     x, variables = pt.tensor4("x", dtype="float32"), parameters(dtype="float32")
     y, updates = batch_norm(x, *variables, train=True)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cases.images import check_shapes, convolutions, normal, numeric_gradient, perform
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.tables import flops_of
 from synk.ops import conv2d
@@ -167,8 +168,9 @@ def test_shapes_of_gradients(case):
     check_shapes(Conv2dWeightGradient(convolution), normal(x), normal(y, 1), *w[2:])
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("layout", "relu"), [("NCHW", True), ("NHWC", False), slow("NCHW", False), slow("NHWC", True)]
+)
 def test_gradient_of_a_loss(layout, relu):
     convolution = Convolution(Window(None, (2, 1), ((1, 0), (0, 2)), (1, 2)), 2, layout)
     x, w, bias = normal(ordered(layout, 2, 4, 3, 3)), normal((4, 2, 2, 2), 1), normal(4, 2)
@@ -206,7 +208,7 @@ def test_weights_tell_what_images_do_not():
     assert pytensor.grad(conv2d(x, w).sum(), x).type.shape == (None, 3, None, None)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [True, slow(False)])
 def test_gradients_are_born_in_the_flat_vector(known):
     written = []
 

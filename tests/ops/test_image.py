@@ -134,6 +134,7 @@ def test_on_a_device_nothing_travels(device):
         np.testing.assert_allclose(result, reference, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_graphs_travel_between_processes():
     x, w = pt.tensor4("x", dtype="float64"), pt.tensor4("w", dtype="float64")
     y = max_pool2d(conv2d(x, w, stride=2, padding=1), 2)

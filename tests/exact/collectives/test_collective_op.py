@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.traversal import ancestors
 
+from support.slow import slow
 from synk.compile import array_mode
 from synk.exact.collectives.collective_op import CollectiveOp, numbers_in
 from synk.exact.collectives.collectives import AllReduceOp
@@ -17,7 +18,7 @@ from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.values.reduction import OPERATIONS
 
 
-@pytest.mark.parametrize("mode", [array_mode(), "FAST_COMPILE"], ids=["array_mode", "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", [array_mode(), slow("FAST_COMPILE")], ids=["array_mode", "FAST_COMPILE"])
 def test_a_plain_function_returns_what_it_is_given(mode):
     x = pt.matrix("x")
     collectives = [
@@ -35,7 +36,7 @@ def test_a_plain_function_returns_what_it_is_given(mode):
         np.testing.assert_allclose(gradient, values * 8, err_msg=str(collective.owner.op))
 
 
-@pytest.mark.parametrize("mode", [array_mode(), "FAST_COMPILE"], ids=["array_mode", "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", [array_mode(), slow("FAST_COMPILE")], ids=["array_mode", "FAST_COMPILE"])
 def test_sums_wait_for_each_other_in_the_order_they_were_written(mode):
     x = pt.matrix("x")
     first, second = all_sum(x.sum(0)), all_sum(x.sum(1))

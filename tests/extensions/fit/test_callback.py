@@ -90,6 +90,7 @@ def test_a_rate_is_reduced_on_a_plateau_and_stays_so_in_a_training_that_goes_on(
     assert train_with(6)[1] == both
 
 
+@pytest.mark.slow
 def test_a_rate_follows_the_number_of_ranks_after_a_warm_up(ranks, tmp_path):
     expected, found = [], []
     for n_ranks, epochs in ((3, 3), (2, 4)):

@@ -46,6 +46,7 @@ def drawn(monkeypatch):
         for name in ACCURACIES
     ],
 )
+@pytest.mark.slow
 def test_no_text_lies_over_a_line(drawn, accuracies):
     history(accuracies).plot("curve.png", "A network")
     [figure] = drawn

@@ -81,6 +81,7 @@ def test_a_log_that_cannot_be_written_is_told_before_the_first_step(case, tmp_pa
         fitted(case, kind(tmp_path / path))
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_numbers(case, tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board, saved = tmp_path / "board", tmp_path / "saved"

@@ -268,6 +268,7 @@ def test_parameters_that_became_nan_are_not_saved_after_a_recovery(ranks, tmp_pa
     assert latest(tmp_path).name == "step-000000006.ckpt"
 
 
+@pytest.mark.slow
 def test_an_error_before_the_first_command_leaves_the_run_usable(ranks):
     class Refuses(Callback):
         def on_train_begin(self, training):
@@ -296,6 +297,7 @@ def refuse_more_than(n_ranks, monkeypatch):
 
 
 @pytest.mark.parametrize("left", [slow(2), 1])
+@pytest.mark.slow
 def test_a_training_goes_on_with_as_many_ranks_as_can_be_had(ranks, tmp_path, monkeypatch, left):
     def case():
         return make(rule=updates.momentum, learning_rate=0.02)
@@ -370,7 +372,7 @@ def test_a_worker_that_dies_each_time_or_in_recoveries_ends_the_training_after_s
         slow("the data", ZeroDivisionError),
         ("a rank", synk.RemoteError),
         slow("saving", ZeroDivisionError),
-        ("a callback's own WorkerDied", synk.WorkerDied),
+        slow("a callback's own WorkerDied", synk.WorkerDied),
     ],
 )
 def test_errors_of_the_script_are_raised(ranks, tmp_path, monkeypatch, where, kind):

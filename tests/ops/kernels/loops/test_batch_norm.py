@@ -155,7 +155,7 @@ def test_other_dtypes_are_refused(provider):
 
 @loops_only
 @pytest.mark.parametrize(
-    ("layout", "relu"), [("NCHW", True), ("NHWC", False), slow("NCHW", False), slow("NHWC", True)]
+    ("layout", "relu"), [("NCHW", True), slow("NHWC", False), slow("NCHW", False), slow("NHWC", True)]
 )
 def test_results_past_the_caches_are_the_same(provider, layout, relu):
     """NumPy computes the same bits from the statistics of 17 MB, and the loops do so twice."""

@@ -77,6 +77,7 @@ def test_without_a_compiler_numpy_computes_after_one_warning(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_said_once(tmp_path):
     said = fall_back(CC="false", SYNK_CACHE=str(tmp_path))
     assert said.startswith("True 1 True false ")
@@ -143,6 +144,7 @@ def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     assert compiled[f"{file if file != 'pool' else 'max_pool'}_{dtype}"]
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_by_an_import(tmp_path):
     code = "from synk.ops.kernels.loops import LoopKernels; LoopKernels(None).batch_norm(0.1, True, 'NHWC')"
     environment = {**os.environ, "SYNK_CACHE": str(tmp_path), "CC": "false"}

@@ -103,6 +103,7 @@ def test_a_child_computes_while_another_thread_of_its_parent_does():
     assert done.stdout.split() == ["0"], done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_more_threads_are_used_when_asked_for():
     done = script(
         """
