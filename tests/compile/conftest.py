@@ -5,6 +5,8 @@ nothing travels unasked; and on CuPy where there is a GPU. `make test` leaves ou
 compiler takes as long as all else here: `tests/compile/regions` tries what there is in C.
 """
 
+import gc
+
 import numpy as np
 import pytensor
 import pytest
@@ -21,6 +23,16 @@ from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 
 BARE = RewriteDatabaseQuery(include=["minimum_compile"])
+
+
+@pytest.fixture
+def few_objects():
+    """Let the collector of garbage look only at what a test makes, and not at what others have left."""
+    gc.collect()
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

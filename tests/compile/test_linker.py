@@ -53,7 +53,8 @@ def test_gradient_of_a_network(compare, dtype, rtol):
     compare(inputs, [loss, *pt.grad(loss, params)], values, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), slow("float64", 1e-10)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), ("float64", 1e-10)])
 def test_momentum_trains_as_the_oracle_does(oracle, dtype, rtol):
     def train(run):
         inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))

@@ -340,14 +340,19 @@ def check(recipe, oracle, mode):
         kept = own
 
 
-few_graphs = settings(
-    max_examples=N_EXAMPLES or 8,
-    derandomize=not N_EXAMPLES,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],  # to shrink a failure takes longer than a test may
-    suppress_health_check=list(HealthCheck),
-)
+def graphs(count):
+    """Return settings for as many random graphs, or for those that the environment asks for."""
+    return settings(
+        max_examples=N_EXAMPLES or count,
+        derandomize=not N_EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],  # to shrink a failure takes longer than a test may
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+few_graphs = graphs(8)
 
 
 @given(recipe=recipes)
@@ -397,7 +402,7 @@ NAMES = [
     *("unfused", pytest.param("fused", marks=needs_compiler), slow("device")),
     pytest.param("kernels", marks=needs_emulator),
     pytest.param("cupy", marks=[*TWIN_ON_A_GPU, pytest.mark.soak]),  # many kernels to compile
-    *(slow("debug"), "narrow", slow("narrow device")),
+    *map(slow, ["debug", "narrow", "narrow device"]),
 ]
 
 
@@ -409,6 +414,13 @@ def test_random_graphs_give_the_numbers_of_the_oracle(name, oracle, device, reci
         recipe = with_products(recipe)
     # What passes for CuPy has kernels, which g++ compiles.
     check(recipe, oracle, modes[name](request.getfixturevalue("cupy") if name == "kernels" else device))
+
+
+@given(recipe=recipes)
+@graphs(4)
+def test_random_graphs_in_narrow_numbers_give_the_numbers_of_the_oracle(oracle, recipe):
+    """As ``narrow`` among the modes, of fewer graphs."""
+    check(with_products(recipe), oracle, modes["narrow"](None))
 
 
 x = pt.tensor("x", dtype="float64", shape=(2, 2))

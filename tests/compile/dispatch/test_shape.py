@@ -2,7 +2,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import DimShuffle
@@ -18,8 +18,22 @@ def test_axes_are_permuted_added_and_dropped(compare):
     compare([x, s], outputs, [np.arange(6, dtype=x.dtype).reshape(2, 1, 3), np.asarray(2, s.dtype)])
 
 
-@given(st.permutations(range(4)), st.lists(st.integers(0, 4), max_size=3))
+orders = given(st.permutations(range(4)), st.lists(st.integers(0, 4), max_size=3))
+
+
+@orders
+@settings(max_examples=20)
 def test_any_order_of_axes(permutation, new_axes):
+    check_order(permutation, new_axes)
+
+
+@pytest.mark.slow
+@orders
+def test_any_of_more_orders_of_axes(permutation, new_axes):
+    check_order(permutation, new_axes)
+
+
+def check_order(permutation, new_axes):
     order = list(permutation)
     for position in new_axes:
         order.insert(position, "x")

@@ -189,6 +189,7 @@ def test_sylvester(compare, dtype):
     compare([a, b, c], [linear_control.solve_sylvester(a, b, c)], values, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_lyapunov_and_riccati(compare):
     a, q = pt.dmatrices("aq")
     values = [0.3 * draw(3, 3), np.eye(3)]

@@ -100,9 +100,23 @@ def test_masks(compare):
 ends = st.none() | st.integers(-7, 7)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.tuples(ends, ends, ends.filter(lambda step: step != 0)))
+slices = given(st.tuples(ends, ends, ends.filter(lambda step: step != 0)))
+
+
+@slices
+@settings(max_examples=8, deadline=None)
 def test_any_slice(entries):
+    check_slice(entries)
+
+
+@pytest.mark.slow
+@slices
+@settings(max_examples=25, deadline=None)
+def test_any_of_more_slices(entries):
+    check_slice(entries)
+
+
+def check_slice(entries):
     x = pt.dvector("x")
     cut = slice(*entries)
     value = np.arange(6.0)

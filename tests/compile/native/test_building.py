@@ -210,6 +210,7 @@ compile_all([""], [sys.argv[1]], [])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_takes_its_compiler_and_its_folder_along(here, tmp_path, made_by):
     group, program = tmp_path / "group", tmp_path / "slow"
     program.write_text(f"#!/bin/sh\n{SLOW.format(group)}\n")

@@ -90,6 +90,7 @@ def test_where_there_is_none_a_kernel_says_so(monkeypatch):
         engine.engine.__wrapped__()
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing():
     say = "import synk.ops.kernels.onednn; print('libdnnl' in open('/proc/self/maps').read())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -89,9 +89,9 @@ def link_away(path):
 @pytest.mark.parametrize(
     ("put", "which"),
     [
-        *(("half of it", 0), (os.mkfifo, 1), (link_away, 0)),
+        *(("half of it", 0), (os.mkfifo, 1)),
         *(slow(put, which) for put in (b"", b"no library") for which in (0, 1)),
-        *(slow("half of it", 1), slow(os.mkfifo, 0), slow(link_away, 1)),
+        *(slow("half of it", 1), slow(os.mkfifo, 0), slow(link_away, 0), slow(link_away, 1)),
     ],
 )
 def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, kept, put, which):
@@ -110,6 +110,7 @@ def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, kept, put, which):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path, kept):
     path, _ = kept
     path.unlink()
@@ -152,10 +153,9 @@ def test_kernels_of_one_library_are_loaded_once(tmp_path):
 
 
 @needs_compiler
-def test_a_library_is_unloaded_with_the_last_function_of_it(tmp_path):
+def test_a_library_is_unloaded_with_the_last_function_of_it(tmp_path, few_objects):
     def n_mapped():
         gc.collect()
-        gc.collect()  # what other tests have left may hold a library until its own garbage has gone
         return Path("/proc/self/maps").read_text().count("synk-kernels")
 
     made = compilation(find_compiler(), tmp_path)
@@ -184,6 +184,7 @@ def test_a_file_of_another_kernel_is_not_taken(tmp_path, kept):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="(?s)folder: Not a directory.*SYNK_CACHE"):
@@ -265,6 +266,7 @@ print(f(np.zeros(2, "float32")).tolist(), sum("in Python" in str(w.message) for 
 """
 
 
+@pytest.mark.slow
 def test_graphs_run_without_a_compiler():
     environment = os.environ | {"CC": "no-such-compiler"}
     result = subprocess.run(
@@ -342,6 +344,7 @@ def test_folder(monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_without_a_home_nothing_is_kept(monkeypatch, tmp_path):
     monkeypatch.delenv("SYNK_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

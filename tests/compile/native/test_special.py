@@ -58,6 +58,7 @@ def test_a_region_has_the_bits_of_scipy(results, kind):
     np.testing.assert_array_equal(found[kind], expected)
 
 
+@pytest.mark.slow
 def test_a_program_without_them_does_not_load_them():
     text = (
         "import sys, pytensor, pytensor.tensor as pt; from synk.compile import array_mode; x = pt.dvector();"

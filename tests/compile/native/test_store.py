@@ -98,17 +98,37 @@ def test_the_others_compile_when_the_one_is_killed(tmp_path, crowd):
     assert [process.communicate()[0] for process in others] == ["1\n"] * 2
 
 
-def test_a_handler_that_raises_ends_the_wait(tmp_path, crowd):
-    crowd()
-    wait_until(lambda: starts(tmp_path) == 1)
+@pytest.fixture
+def held_turn(tmp_path):
+    """Return a store in which a forked child has its turn for ``k1``, until the test ends."""
+    store = Store(tmp_path / "store")
+    begun, begin = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with store.turn("k1"):
+                os.write(begin, b"b")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(begin)
+    try:
+        assert os.read(begun, 1) == b"b"
+        yield store
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(begun)
 
+
+def test_a_handler_that_raises_ends_the_wait(held_turn):
     def late(number, frame):
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
-        with pytest.raises(TimeoutError), Store(tmp_path / "store").turn("k1"):
+        with pytest.raises(TimeoutError), held_turn.turn("k1"):
             pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -10,6 +10,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 
+from support.slow import slow
 from synk.compile import array_funcify, array_mode, emit
 from synk.compile.observe.debug import Debug, DebugError, debug_mode
 
@@ -178,7 +179,7 @@ def network(dtype="float32"):
     return [x, y], [loss, flat], updates, values
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", slow("float64")])
 def test_a_network_passes_with_the_same_numbers(dtype):
     results = []
     for mode in (array_mode(), debug_mode()):

@@ -342,9 +342,14 @@ def functions(name):
 LONG = (
     "elements that take steps in gradients",
     "gradients of positions along later axes",
+    "gradients of a loop",
     "gradients of a loop of vectors",
     "gradients of factors",
     "general systems in gradients and loops",
+    "a loop in a loop",
+    "a loop with taps",
+    "a loop of so many steps",
+    "a row that a step changes and reads",
 )
 
 
@@ -540,7 +545,7 @@ def unless_wrong(function, arguments):
 EXTREMES = (0, 1, -2, 2**62, -(2**62), 2**63 - 1, -(2**63))
 
 
-@pytest.mark.parametrize("name", ["slices", "ranges", "large positions"])
+@pytest.mark.parametrize("name", ["slices", "ranges", slow("large positions")])
 def test_numbers_may_be_extreme(name):
     start, stop, step = pt.lscalars("start", "stop", "step")
     large = pt.scalar("large", dtype="uint64")

@@ -68,7 +68,7 @@ GIVEN_SIZE = (basic.NormalRV, basic.CategoricalRV)
 @pytest.mark.parametrize(
     ("kind", "dtype", "size"),
     [
-        *((kind, dtype, "of parameters") for kind, dtype in KINDS),
+        *(slow(kind, dtype, "of parameters") for kind, dtype in KINDS),
         *((kind, dtype, "given") for kind, dtype in KINDS if kind in GIVEN_SIZE),
         *(slow(kind, dtype, "given") for kind, dtype in KINDS if kind not in GIVEN_SIZE),
     ],
@@ -86,6 +86,30 @@ def test_a_step_draws_what_numpy_draws(gave_up, kind, dtype, size):
         return 0.5 * state + drawn.astype("float64") / 10, after
 
     compare(step)
+    assert not gave_up
+
+
+def test_a_step_draws_of_each_kind_what_numpy_draws(gave_up):
+    """All kinds in one loop, each of a generator of its own: one text to compile."""
+    generators = [pytensor.shared(np.random.default_rng(k)) for k in range(len(KINDS))]
+
+    def step(state, *generators):
+        afters, results = [], []
+        for (kind, dtype), generator in zip(KINDS, generators, strict=True):
+            given = TWO.get(kind, lambda one, other: (one, abs(other)))(abs(state) + 0.5, s)
+            after, drawn = kind(dtype=dtype)(*given, rng=generator, return_next_rng=True)
+            afters.append(after)
+            results.append(drawn + 0 * state)
+        return [0.5 * state + results[0] / 10, *afters, sum(results)]
+
+    outputs = pytensor.scan(step, outputs_info=[x, *generators, None], n_steps=n, return_updates=False)
+    native, python = (pytensor.function([x, s, n], outputs, mode=mode) for mode in (NATIVE, PYTHON))
+    assert is_native(native)
+    for found, expected in zip(native(*GIVEN), python(*GIVEN), strict=True):
+        if isinstance(found, np.random.Generator):
+            assert found.bit_generator.state == expected.bit_generator.state
+        else:
+            np.testing.assert_array_equal(found, expected)
     assert not gave_up
 
 

@@ -27,6 +27,7 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
 from pytensor.tensor.elemwise import Elemwise
 
+from support.slow import slow
 from synk.compile import ArrayLinker, Debug, array_mode
 from synk.compile.native.compiler import Compiler
 from synk.compile.native.libraries import Libraries
@@ -296,6 +297,7 @@ for one, other in zip(found, function(*map(np.ascontiguousarray, given))):
 """
 
 
+@pytest.mark.slow
 def test_a_loop_over_many_operands_that_lie_apart_fits_on_a_small_stack():
     subprocess.run([sys.executable, "-c", WIDE], check=True)
 
@@ -366,7 +368,7 @@ STEPPING = {
 }
 
 
-@pytest.mark.parametrize("of", STEPPING)
+@pytest.mark.parametrize("of", [slow(of) if "number" in of else of for of in STEPPING])
 def test_an_interrupt_ends_the_steps(of):
     s, n = pt.dscalar("s"), pt.lscalar("n")
     function = compiled([s, n], STEPPING[of](s, n))
@@ -400,6 +402,7 @@ def test_an_interrupt_ends_a_walk_between_its_rows():
     assert function(np.ones(3), np.ones(2)) == [6, 3]
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_not_taken_for_what_a_region_gives_up_at():
     x, y, v, s, n = *pt.dvectors("xyv"), pt.dscalar("s"), pt.lscalar("n")
 
@@ -447,7 +450,7 @@ def chain():
     return lambda: function(np.linspace(0, 1, 2_000_000))
 
 
-@pytest.mark.parametrize("made", [products, chain])
+@pytest.mark.parametrize("made", [slow(products), chain])
 def test_signals_are_handled_between_long_steps_and_nodes(made):
     function, handled = made(), []
     before = signal.signal(signal.SIGALRM, lambda *_: handled.append(None))
@@ -520,6 +523,7 @@ def test_a_text_that_does_not_compile_runs_in_python_and_one_warning_says_so(com
     np.testing.assert_array_equal(found, [[8, 8, 8], [12, 12, 12]])
 
 
+@pytest.mark.slow
 def test_an_interrupted_compilation_is_made_up_for(compiles_with, monkeypatch):
     compiles_with("cc")
     x = pt.dmatrix("x")
@@ -561,6 +565,7 @@ def interrupted(*arguments):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_what_the_store_has_is_not_compiled_again(compiles_with, tmp_path):
     x = pt.dmatrix("x")
     compiles_with("cc")
@@ -599,10 +604,10 @@ def test_numbers_of_elements_beyond_all_that_c_counts_are_refused():
 
 
 def test_a_long_graph_has_several_regions(monkeypatch):
-    monkeypatch.setattr(grouping, "LONGEST", 40)
+    monkeypatch.setattr(grouping, "LONGEST", 16)
     x = pt.dvector("x")
     y = x
-    for _ in range(50):
+    for _ in range(20):
         y = pt.set_subtensor((y * 1.01)[0], y.sum())
     function = compiled([x], y)
     assert 2 <= len(regions_of(function)) <= 6

@@ -3,6 +3,7 @@
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scan.basic import scan, until
@@ -70,6 +71,11 @@ def test_a_gradient_multiplies_nothing_again_and_sums_weights_after_the_loop():
     states = layer(non_sequences=[u, w])
     # Before the loop, and for the slopes of both weights; the step, and the way back through it.
     check(pytensor.grad((states**2).sum(), [u, w]), [3, 1, 1])
+
+
+@pytest.mark.slow
+def test_gradients_of_an_end_and_of_a_sequence_multiply_nothing_again():
+    states = layer(non_sequences=[u, w])
     check(pytensor.grad(states[-1].sum(), [u, w, h]), [3, 1, 1])
     check([states, *pytensor.grad((states**2).sum(), [x, u, w])], [3, 1, 2])
 

@@ -126,7 +126,11 @@ def scans_of(function):
 
 
 # What they are made of, others have, too.
-LATER = ("such rows until", "such rows in a loop", "scaled products", "logarithms of sums", "parts")
+LATER = (
+    *("until in a loop", "until, a state only", "such rows until", "such rows in a loop"),
+    *("products", "scaled products", "softmax", "logarithms of sums", "parts"),
+    *("pieces along the second axis", "pieces of several joins"),
+)
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in LATER else name for name in LOOPS])

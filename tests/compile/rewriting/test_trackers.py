@@ -53,7 +53,7 @@ def counted():
 @pytest.mark.parametrize(
     "graph", [fused, slow(looped_gradient), slow(inside)], ids=lambda graph: graph.__name__
 )
-def test_graphs_that_differ_leave_nothing(graph):
+def test_graphs_that_differ_leave_nothing(few_objects, graph):
     def use(numbers):
         for number in numbers:
             pytensor.function([x], graph(number), mode=array_mode(ArrayLinker(native=True)))

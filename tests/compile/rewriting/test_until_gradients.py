@@ -33,6 +33,7 @@ def test_the_gradient_is_of_the_steps_that_were_made_or_refused():
 
 
 @pytest.mark.skipif(not WRONG, reason="this PyTensor has mended it")
+@pytest.mark.slow
 def test_pytensor_alone_is_still_wrong():
     s, total = sum_of_squares()
     plain = pytensor.function([s], pt.grad(total, s), mode="FAST_COMPILE")

@@ -4,6 +4,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.slow import slow
 from synk.compile import array_mode
 from synk.compile.programs.graphs.minima import with_minima
 
@@ -34,6 +35,7 @@ def test_minima_of_integers_and_truth_values_are_numpys(dtype):
         np.testing.assert_array_equal(one, case(value), strict=True)
 
 
+@pytest.mark.slow
 def test_minima_of_integers_and_truth_values_are_numpys_on_ranks(ranks):
     ranks(2, device="cpu")
     xs = [pt.matrix(f"x{dtype}", dtype=dtype) for dtype in VALUES]
@@ -74,7 +76,7 @@ def test_minima_of_running_sums_are_numpys():
     check_minima_of_sums(lambda xs, results: pytensor.function(xs, results, mode=array_mode()))
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("n_ranks", [slow(1), 2])
 def test_minima_of_running_sums_are_numpys_on_ranks(ranks, n_ranks):
     ranks(n_ranks, device="cpu")
     check_minima_of_sums(lambda xs, results: synk.function(xs, results, check="first"))

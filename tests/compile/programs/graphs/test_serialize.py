@@ -150,6 +150,7 @@ def test_inner_graphs_travel():
         np.testing.assert_allclose(result, expected)
 
 
+@pytest.mark.slow
 def test_a_deep_inner_graph_needs_no_recursion():
     x, y = chain(1_500)
     limit = sys.getrecursionlimit()
@@ -226,6 +227,7 @@ def test_topological_order():
     assert topological([x]) == []
 
 
+@pytest.mark.slow
 def test_tables_of_other_libraries_do_not_travel():
     import_module("pytensor.link.numba.dispatch")  # as the first function of PyTensor's own linker does
     tables = {table.__module__ for table in _tables(0)}

@@ -150,6 +150,12 @@ def test_an_old_value_that_is_read_late_stays_until_then(network, check):
     x, hidden, loss, params = network
     flat, expression = gradients(loss, params, x)
     check([x], [(hidden * flat[-1]).sum()], flat, expression, X)
+
+
+@pytest.mark.slow
+def test_an_old_value_is_read_and_added_to(network, check):
+    x, _, loss, params = network
+    flat, expression = gradients(loss, params, x)
     check([x], [pt.exp(flat).sum() * loss + expression[0]], flat, expression + flat, X)
     check([x], [(flat * loss).sum()], flat, expression, X)
 
@@ -167,6 +173,7 @@ def test_pieces_that_no_node_writes_in_place_are_copied_early(check):
     assert 54 in starts  # gamma and beta, which one node makes, before w1
 
 
+@pytest.mark.slow
 def test_pieces_of_a_branch_are_not_told_of(network, check):
     x, _, loss, params = network
     shapes = [param.get_value().shape for param in params]
