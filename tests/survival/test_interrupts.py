@@ -15,6 +15,7 @@ import pytest
 
 from support.processes import scripts
 from support.processes.scripts import DEADLINE, PROLOGUE
+from support.slow import slow
 
 
 def script(body):
@@ -82,8 +83,11 @@ class Everything:
 '''
 
 
-def test_signals_do_no_harm():
-    script("""
+@pytest.mark.parametrize(("runs", "calls", "times"), [(1, 150, 1), slow(2, 300, 3)])
+def test_signals_do_no_harm(runs, calls, times):
+    script(
+        f"runs, calls, times = {runs}, {calls}, {times}"
+        + """
 seen, others = 0, []
 
 def tick(*_):
@@ -95,22 +99,23 @@ def tick(*_):
 before = held()
 signal.signal(signal.SIGALRM, tick)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-for round_ in range(2):
-    run = Everything(2 + round_ % 2)
+for round_ in range(runs):
+    run = Everything(3 - round_ % 2)
     others[:] = synk.pids()[1:]
-    for _ in range(300):
+    for _ in range(calls):
         run.call()
-    for _ in range(3):
+    for _ in range(times):
         for act in run.all():
             act()
     others.clear()  # before their pids may belong to anybody else
     run = None
     synk.close()
 signal.setitimer(signal.ITIMER_REAL, 0)
-assert seen > 300, seen
+assert seen > calls, seen
 assert held()[1:] == before[1:] and held()[0] <= before[0] + 1, (before, held())
 print("the end")
-""")
+"""
+    )
 
 
 BETWEEN = """
@@ -165,7 +170,7 @@ SENDING = {
         pytest.param(kind, act, id=f"{kind} after {what} was sent", marks=marks)
         for what, act in SENDING.items()
         for kind, marks in {
-            "KeyboardInterrupt": (),
+            "KeyboardInterrupt": pytest.mark.slow if what == "a command with a large answer" else (),
             "GaveUp": pytest.mark.slow,
             "SystemExit": pytest.mark.slow,
         }.items()
@@ -325,7 +330,7 @@ WAITS = {
 def endings():
     for presses in (1, 2):
         for name, wait in WAITS.items():
-            often = (name, presses) in {("at a prompt", 2), ("a worker computes", 1)}
+            often = (name, presses) == ("idle", 1)
             marks = () if often else pytest.mark.slow
             yield pytest.param(wait, presses, id=f"{name}, {presses} times", marks=marks)
 

@@ -69,14 +69,14 @@ def spoil():
 peopled = after(PEOPLED)
 
 
-USUAL_DEATHS = ["idle", "all", "collective", "segfault", "hangs in native code", "stopped", "nothing"]
+USUAL_DEATHS = ["all", "collective", "hangs in native code", "nothing"]
 
 
 @pytest.mark.parametrize(
     "tried",
     [
         pytest.param(USUAL_DEATHS, id="usual"),
-        slow(["quits", "killed", "exit", "hangs", "nothing"], id="others"),
+        slow(["idle", "quits", "killed", "segfault", "exit", "hangs", "stopped", "nothing"], id="others"),
     ],
 )
 def test_a_restart_after_every_kind_of_death_goes_on_from_the_commit(tried):
@@ -331,6 +331,7 @@ restart()
 """)
 
 
+@pytest.mark.slow
 def test_a_restart_that_is_not_allowed_changes_nothing():
     in_world("""
 raised(synk.SynkStateError, synk.restart)
@@ -363,7 +364,7 @@ assert "no run is open" in str(raised(synk.SynkStateError, synk.restart))
 """)
 
 
-@pytest.mark.parametrize("refused", ["fork", "descriptors"])
+@pytest.mark.parametrize("refused", [slow("fork"), "descriptors"])
 def test_a_restart_that_fails_leaves_the_run_broken_and_the_next_one_works(refused):
     peopled(
         f"""
@@ -598,14 +599,15 @@ def test_a_state_gives_each_rank_its_own_values_and_copies_them():
     assert rest == ["storage", "build"]
 
 
-def test_without_a_commit_ranks_start_from_what_rank_0_had_before_it_went_on():
-    in_world("""
+@pytest.mark.parametrize("restarts", [2, slow(5)])
+def test_without_a_commit_ranks_start_from_what_rank_0_had_before_it_went_on(restarts):
+    in_world(f"""
 warnings.simplefilter("ignore", synk.SynkWarning)
 synk.fork(3)
 q = pytensor.shared(np.arange(3.0), name="q")
 synk.all_reduce(q, "max")  # it lives in shared memory now
 add = synk.function([], updates=[(q, q + 1)])
-for number in range(1, 6):
+for number in range(1, {restarts} + 1):
     add()
     synk.restart()
     add()  # at once: the new workers are still at their start
@@ -830,6 +832,7 @@ assert len(synk.pids()) == 2 and fine()
 """)
 
 
+@pytest.mark.slow
 def test_a_death_that_a_finalizer_finds_is_raised_by_the_next_call():
     in_world("""
 world(2)

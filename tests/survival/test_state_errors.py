@@ -207,7 +207,9 @@ def test_before_fork():
     assert synk.close() is None
 
 
-@pytest.mark.parametrize("again", [0, 1, slow(2)], ids=["closed", "forked again", "forked and closed again"])
+@pytest.mark.parametrize(
+    "again", [0, slow(1), slow(2)], ids=["closed", "forked again", "forked and closed again"]
+)
 def test_after_close(ranks, again):
     ranks(2)
     world = World()
@@ -349,6 +351,7 @@ def test_in_a_child_of_the_script(ranks, generations):
     still_right(world)
 
 
+@pytest.mark.slow
 def test_a_child_may_fork_a_run_of_its_own_where_none_is_open(ranks):
     ranks(2)
     world = World()
@@ -443,6 +446,7 @@ def test_from_other_threads_the_results_are_right(ranks):
     still_right(world)
 
 
+@pytest.mark.slow
 def test_a_function_that_another_thread_drops_is_not_distributed(ranks, monkeypatch):
     ranks(2)
     world, doomed = World(), [synk.function([], pt.constant(1.0))]
@@ -538,8 +542,15 @@ def by_finalizer(action, call):
         gc.enable()
 
 
-@pytest.mark.parametrize("how", [by_signal, by_finalizer])
-@pytest.mark.parametrize("wait", [ring_here, ring_there])
+@pytest.mark.parametrize(
+    ("wait", "how"),
+    [
+        (ring_here, by_finalizer),
+        (ring_there, by_signal),
+        slow(ring_here, by_signal),
+        slow(ring_there, by_finalizer),
+    ],
+)
 def test_in_the_middle_of_a_call(ranks, how, wait):
     ranks(2)
     world, slow = World(), asking(wait)
@@ -584,7 +595,7 @@ def test_data_made_in_the_middle_of_a_call_is_refused(ranks):
         STALE.clear()
 
 
-@pytest.mark.parametrize("wait", [ring_here, ring_there])
+@pytest.mark.parametrize("wait", [slow(ring_here), ring_there])
 def test_closing_in_the_middle_of_a_call_is_refused(ranks, wait):
     ranks(2)
     world, slow, wrong = World(), asking(wait), ["nothing was tried"]

@@ -98,7 +98,7 @@ finally:
         slow("while True: act(f, 0, 'sleep')", id="the master computes"),
         pytest.param("while True: act(f, 1, 'sleep')", id="the master waits"),
         slow("while True: act(both, 2, 'sleep')", id="in a collective"),
-        pytest.param("act(f, 1, 'python')", id="a worker hangs"),
+        slow("act(f, 1, 'python')", id="a worker hangs"),
         pytest.param("while True: synk.restart()", id="restarts"),
     ],
 )
@@ -110,6 +110,7 @@ def test_a_script_unwinds_closes_and_says_so(work):
     assert "Traceback" not in errors, errors
 
 
+@pytest.mark.slow
 def test_a_second_one_ends_the_script_at_once():
     code, took, output, _ = terminated(
         """
@@ -128,6 +129,7 @@ def test_a_second_one_ends_the_script_at_once():
     assert output == ""
 
 
+@pytest.mark.slow
 def test_a_script_with_a_handler_of_its_own_has_it_called():
     code, _, output, _ = terminated("""
         def own(number, frame):
@@ -173,9 +175,10 @@ synk.close()
     assert done.stdout == "saved by the script\n" * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
-    ["SIGTERM", *(slow(name) for name in ("SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"))],
+    ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"],
 )
 def test_workers_ignore_what_schedulers_send(number):
     in_world(f"""
@@ -224,6 +227,7 @@ finally:
     assert done.stdout == "gathered\n"
 
 
+@pytest.mark.slow
 def test_programs_that_a_worker_starts_can_be_ended():
     in_world("""
 import subprocess
