@@ -275,7 +275,7 @@ def test_old_views_outlive_growth():
 
 
 @pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
-@pytest.mark.parametrize("how", ["dropped", "freed", "replaced"])
+@pytest.mark.parametrize("how", ["dropped", slow("freed"), slow("replaced")])
 def test_memory_goes_from_every_rank(total, how):
     gc.collect()  # what earlier tests dropped may still be in cycles
     settle()
@@ -309,6 +309,7 @@ def test_dropped_memory_lives_on_in_views():
     np.testing.assert_array_equal(view, [0, 1, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
 def test_many_short_lived_data_leave_nothing(total):
     gc.collect()  # what earlier tests dropped may still be in cycles

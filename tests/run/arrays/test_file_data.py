@@ -22,7 +22,7 @@ TARGETS = np.arange(float(N_ROWS), dtype="f4")
 ORDER = np.random.default_rng(1).permutation(N_ROWS)
 
 written_to = pytest.mark.one_machine(reason="files that are open for writing are refused on several")
-MODES = ("r", pytest.param("r+", marks=written_to))
+MODES = ("r", pytest.param("r+", marks=[written_to, pytest.mark.slow]))
 
 
 @pytest.fixture
@@ -313,6 +313,7 @@ def test_arguments_that_contradict_the_file_are_refused(ranks, path):
     assert set(leaks.descriptors()) == before
 
 
+@pytest.mark.slow
 def test_no_rows_are_no_trouble(ranks, path):
     read_only = mapped(path)
     ranks(2)
@@ -354,7 +355,7 @@ def test_a_file_that_is_cut_later_is_an_error_and_not_a_death(ranks, path):
     assert_same(f(data, y, batch=100), expected)
 
 
-@pytest.mark.parametrize("fate", ["deleted", "replaced"])
+@pytest.mark.parametrize("fate", [slow("deleted"), "replaced"])
 def test_a_name_is_not_needed_any_more(ranks, path, fate):
     ranks(2)
     f, y, data = summing(), synk.data(TARGETS), synk.data(path)
@@ -365,11 +366,12 @@ def test_a_name_is_not_needed_any_more(ranks, path, fate):
 
 
 @pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
-def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path, warm_interpreter):
+@pytest.mark.parametrize(("deaths", "times"), [(["kill"], 1), slow(["kill", "segfault"], 2)])
+def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path, warm_interpreter, deaths, times):
     np.save(tmp_path / "rows.npy", np.arange(100_000.0))
     in_world(
         """
-path = sys.argv[1]
+path, deaths, times = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3])
 mapped = np.load(path, mmap_mode="r+")
 before = held()[:2]
 world(3)
@@ -386,8 +388,8 @@ running = held()[:2]
 def open_files(pid):
     return [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
 
-for what in ("kill", "segfault"):
-    for _ in range(2):
+for what in deaths:
+    for _ in range(times):
         synk.commit()
         died = raised(synk.WorkerDied, act, f, 1, what)
         del died
@@ -413,4 +415,6 @@ gc.collect()
 assert held()[1:] == (0, []) and held()[:2] == before, (held(), before)
 """,
         tmp_path / "rows.npy",
+        deaths,
+        times,
     )

@@ -73,7 +73,7 @@ VERBS = {
     "check_finite": (120, 40, synk.check_finite),
 }
 
-USUAL = ("broadcast values", "all_reduce", "gather", "scatter", "set_value")
+USUAL = ("broadcast values", "gather")
 
 
 @pytest.mark.one_machine(reason="counts the calls by which one machine's ranks are reached")

@@ -230,6 +230,7 @@ def test_a_variable_lives_as_long_as_a_function_uses_it(run):
     assert [f(), f(), f()] == [2 * N_RANKS, 4 * N_RANKS, 8 * N_RANKS]
 
 
+@pytest.mark.slow
 def test_dropped_functions_never_called_leave_no_trace(run):
     for _ in range(5):
         look_at(shared(1.0))

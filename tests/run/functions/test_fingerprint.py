@@ -4,19 +4,20 @@ import sys
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 
 import synk
+from support.slow import slow
 
 SCRIPT = """
 import numpy as np, pytensor, pytensor.tensor as pt, synk
-from synk.extensions import train, updates
 synk.fork({ranks})
 x = pt.dmatrix("x")
 w = pytensor.shared(np.{value}(3), name="w")
 state = pytensor.shared(np.random.default_rng({ranks}), name="state")
 next_state, noise = pt.random.normal(size=(x.shape[0],), rng=state, return_next_rng=True)
 loss = ((x @ w + noise) ** {power}).mean()
-step = train.make_train_function(loss, [w], [x], updates.adam, updates=[(state, next_state)])
+{made}
 fingerprint = step.fingerprint()
 """
 
@@ -35,10 +36,18 @@ def in_another_process(**options):
     return done.stdout.strip()
 
 
-def test_it_is_that_of_the_graph_in_every_process_for_any_ranks_and_values():
-    one = in_this_process(ranks=1, value="zeros", power=2)
-    assert in_another_process(ranks=2, value="ones", power=2) == one
-    assert in_this_process(ranks=1, value="zeros", power=4) != one
+PLAIN = "step = synk.function([x], loss, updates=[(w, w + x.sum()), (state, next_state)])"
+ADAM = """
+from synk.extensions import train, updates
+step = train.make_train_function(loss, [w], [x], updates.adam, updates=[(state, next_state)])
+"""
+
+
+@pytest.mark.parametrize("made", [PLAIN, slow(ADAM)], ids=["plain", "adam"])
+def test_it_is_that_of_the_graph_in_every_process_for_any_ranks_and_values(made):
+    one = in_this_process(ranks=1, value="zeros", power=2, made=made)
+    assert in_another_process(ranks=2, value="ones", power=2, made=made) == one
+    assert in_this_process(ranks=1, value="zeros", power=4, made=made) != one
 
 
 def test_what_a_function_tells_of_its_graph(ranks):

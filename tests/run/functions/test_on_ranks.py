@@ -14,7 +14,7 @@ import pytest
 import synk
 from support.processes.of_rank import runs_of
 
-module_ranks = runs_of(1, 3)
+module_ranks = runs_of(3, later=[1])
 
 
 class Counter:

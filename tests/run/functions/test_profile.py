@@ -7,6 +7,7 @@ import pytest
 
 import synk
 from support.cases.unary_op import UnaryOp
+from support.slow import slow
 from synk.compile import array_funcify, array_mode
 from synk.compile.observe.debug import DebugError
 from synk.compile.observe.profile import Profile
@@ -39,7 +40,7 @@ def training():
     return synk.sequence(gradient, (synk.all_reduce, g, "sum"), update, name="train"), w
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("n_ranks", [slow(1), 2])
 def test_a_train_step_is_profiled(ranks, n_ranks, tmp_path):
     ranks(n_ranks)
     train, _ = training()

@@ -197,7 +197,7 @@ def any_order(n_examples):
     return decorate
 
 
-@any_order(10)
+@any_order(5)
 def test_calls_in_any_order_give_the_numbers_of_numpy(module_ranks, taken):
     take(module_ranks, taken)
 

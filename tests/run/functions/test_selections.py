@@ -9,6 +9,7 @@ import scipy.sparse
 from pytensor.tensor.random.type import random_generator_type
 
 import synk
+from support.slow import slow
 
 VALUES = np.arange(26.0).reshape(13, 2)  # seven rows and six
 MASKED = np.ma.masked_array(VALUES, mask=VALUES > 20)
@@ -83,7 +84,7 @@ ACCEPTED = {
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-@pytest.mark.parametrize("kind", ACCEPTED)
+@pytest.mark.parametrize("kind", [slow(kind) if kind == "pandas" else kind for kind in ACCEPTED])
 def test_arrays_of_any_kind_are_inputs(sums, kind):
     value = ACCEPTED[kind](VALUES)
     for given in (value, sums.build_inputs(value)):

@@ -143,6 +143,7 @@ finally:
     assert done.stdout == "in a finally clause\nat exit\n"
 
 
+@pytest.mark.slow
 def test_the_end_of_the_thread_that_forked_is_not_the_end_of_its_workers():
     in_world("""
 fork_in_a_thread()
@@ -162,7 +163,7 @@ def test_workers_that_a_thread_forked_end_with_the_master_too(busy):
     check_gone(pids, 2)
 
 
-@pytest.mark.parametrize("where", ["idle", "in a barrier"])
+@pytest.mark.parametrize("where", [slow("idle"), "in a barrier"])
 def test_workers_end_when_the_master_becomes_another_program(where):
     body = f"""
 def become():
@@ -289,6 +290,7 @@ synk.close()
 """)
 
 
+@pytest.mark.slow
 def test_a_run_works_without_standard_streams():
     in_world("""
 sys.stdout = sys.stderr = None

@@ -206,6 +206,7 @@ def test_a_leader_that_waits_for_other_machines_names_none_of_its_own(own_master
     assert own_master.standing().late == ()
 
 
+@pytest.mark.slow
 def test_a_leader_that_hangs_says_nothing_and_its_reply_counts(master):
     master.start(Hang(1, 1.0))
     assert master.standing(0.3) is None

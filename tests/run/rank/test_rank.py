@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.native.compiler import Compiler, find_compiler
 from synk.compile.native.libraries import Libraries
@@ -74,14 +75,16 @@ def test_what_workers_cannot_compile_runs_in_python_on_all_ranks(ranks, native):
     assert gives_up in native._known.values()
 
 
-def test_what_all_ranks_compile_runs_as_c(ranks, native):
+@pytest.mark.parametrize("restarts", [0, slow(1)])
+def test_what_all_ranks_compile_runs_as_c(ranks, native, restarts):
     ranks(2, device="cpu")
     update, w, _ = step()
     synk.distribute()
     update()
-    synk.commit()
-    synk.restart()  # the new worker has compiled nothing
-    update()
+    for _ in range(restarts):
+        synk.commit()
+        synk.restart()  # the new worker has compiled nothing
+        update()
     np.testing.assert_array_equal(*(synk.get_value(rank, w) for rank in range(2)))
     assert native._known
     assert gives_up not in native._known.values()
@@ -96,6 +99,7 @@ def doubled(native):
     return double
 
 
+@pytest.mark.slow
 def test_what_ran_as_c_runs_in_python_where_another_rank_cannot_compile_it(native):
     double = doubled(native)
     with pytest.warns(UserWarning, match="not all ranks compile C alike"):
@@ -147,6 +151,7 @@ def exponential():
     return synk.function([x], pt.exp(x) + x, mode=array_mode(ArrayLinker(native=True)))
 
 
+@pytest.mark.slow
 def test_a_worker_compiles_it_before_the_first_function_is_built(ranks, compiled_by):
     store = compiled_by(*find_compiler().command)
     ranks(2, device="cpu")

@@ -78,7 +78,8 @@ def rows():
     return Rows()
 
 
-def test_any_order_of_calls_and_changes_gives_the_numbers_of_numpy(module_ranks):
+@pytest.mark.parametrize("n_lists", [15, slow(40)])
+def test_any_order_of_calls_and_changes_gives_the_numbers_of_numpy(module_ranks, n_lists):
     rows = Rows()
 
     def set_item():
@@ -109,7 +110,7 @@ def test_any_order_of_calls_and_changes_gives_the_numbers_of_numpy(module_ranks)
         st.tuples(batches, st.booleans() | batches, between, st.integers(1, 3)), min_size=1, max_size=6
     )
 
-    @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=n_lists, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(steps)
     def run(steps):
         for at, (batch, following, change, num_slices) in enumerate(steps):

@@ -86,6 +86,7 @@ def test_without_a_number_there_is_a_rank_per_core(ranks):
         os.sched_setaffinity(0, cores)
 
 
+@pytest.mark.slow
 def test_more_ranks_than_cores_are_legal(ranks):
     n_ranks = count_cores() + 3
     assert ranks(n_ranks) == n_ranks
@@ -201,7 +202,7 @@ MASTER = os.getpid()
 @pytest.mark.parametrize(
     ("error", "on_master"),
     [
-        pytest.param(TimeoutError, True, id="TimeoutError-master computes"),
+        slow(TimeoutError, True, id="TimeoutError-master computes"),
         pytest.param(LookupError, False, id="LookupError-master waits"),
         slow(LookupError, True, id="LookupError-master computes"),
         slow(TimeoutError, False, id="TimeoutError-master waits"),
@@ -328,6 +329,7 @@ def test_ranks_have_random_numbers_of_their_own(ranks):
 # --- functions that travel -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_functions_may_be_built_after_others_ran(ranks):
     ranks(2)
     x = pt.vector("x")

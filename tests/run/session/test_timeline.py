@@ -104,6 +104,7 @@ def test_clocks_of_ranks_agree(ranks, tmp_path):
         assert max(e["ts"] for e in met) <= min(e["ts"] + e["dur"] for e in met)
 
 
+@pytest.mark.slow
 def test_the_slowest_rank_is_named(ranks, tmp_path):
     ranks(3)
     train, _ = training(slow_rank=1)
@@ -167,6 +168,7 @@ def test_numbers_are_those_of_calls_that_nobody_records(ranks, tmp_path):
     np.testing.assert_array_equal(values[0], values[1])
 
 
+@pytest.mark.slow
 def test_a_profile_may_be_made_meanwhile(ranks, tmp_path):
     ranks(2)
     train, _ = training()
@@ -251,6 +253,7 @@ def test_closing_the_run_closes_its_timeline(ranks, tmp_path):
     assert len({event["pid"] for event in document["traceEvents"]}) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_another_thread_computes_in_is_closed_in_time(tmp_path):
     script(
         f"""
@@ -389,6 +392,7 @@ synk.close()
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_leaves_a_file(tmp_path):
     in_world(
         WITH_SUPPORT

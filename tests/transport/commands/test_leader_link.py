@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from support.slow import slow
 from synk.transport.commands import frames
 from synk.transport.commands.frames import Frame, Receiver, encode, send
 from synk.transport.commands.interfaces import Death, Disconnected
@@ -286,7 +287,7 @@ def test_both_ends_have_large_frames_for_each_other(link, leader, meanwhile):
     np.testing.assert_array_equal(link.replies, LARGE[::-1])
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", [slow(False), True])
 def test_patience_ends_a_send_to_a_leader_that_does_not_read(link, ends, large):
     ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     link.patience = give_up

@@ -66,7 +66,14 @@ def group(request):
     group.close()
 
 
+@pytest.mark.slow
 class TestAgentOnThreads(LeadersSuite):
+    """The agent of an MPI job passes the same suite."""
+
+
+class TestTheEndOfAnAgent:
+    results = staticmethod(LeadersSuite.results)
+
     def test_the_agent_ends_with_rank_0(self, group):
         group.outcomes(agree)
         group.close()

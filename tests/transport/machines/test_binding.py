@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as some
 
+from support.slow import examples
 from synk.transport.machines.binding import plan_binding
 from synk.transport.machines.topology import Cpu, Topology
 
@@ -71,7 +71,7 @@ machines = some.builds(
 )
 
 
-@given(some.integers(1, 40), binds, machines, some.data())
+@examples(20, 100, some.integers(1, 40), binds, machines, some.data())
 def test_every_rank_has_cpus_and_only_allowed_ones(n_ranks, bind, topology, data):
     numbers = [cpu.number for cpu in topology.cpus]
     allowed = data.draw(some.sets(some.sampled_from(numbers), min_size=1))
@@ -80,7 +80,7 @@ def test_every_rank_has_cpus_and_only_allowed_ones(n_ranks, bind, topology, data
     assert all(cpus and cpus <= allowed for cpus in bound)
 
 
-@given(some.integers(1, 40), machines)
+@examples(20, 100, some.integers(1, 40), machines)
 def test_cores_are_shared_evenly_and_none_is_idle(n_ranks, topology):
     core_of = {cpu.number: cpu.core for cpu in topology.cpus}
     bound = plan_binding(n_ranks, "core", topology, core_of)

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from support.slow import examples
 from synk.transport.machines.hostfile import Host
 from synk.transport.machines.hosts import check_known, parse_hosts, refuse_under_mpi, under_mpi
 from synk.transport.machines.schedulers import MPIJOB_HOSTFILE, slurm_names, slurm_tasks
@@ -54,8 +54,7 @@ def written(host, between=":"):
     return host.name if host.slots is None else f"{host.name}{between}{host.slots}"
 
 
-@settings(max_examples=30)
-@given(lists)
+@examples(10, 30, lists)
 def test_a_list_is_read_as_it_was_written(hosts):
     assert parse_hosts(",".join(map(written, hosts)), environ={}) == tuple(hosts)
     assert parse_hosts([written(host) for host in hosts], environ={}) == tuple(hosts)
@@ -126,8 +125,7 @@ def test_a_host_on_two_lines_has_two_slots():
     assert parse_hosts("./hosts", environ={}, read=files(hosts="h1\nh2\nh1\n")) == (Host("h1", 2), Host("h2"))
 
 
-@settings(max_examples=30)
-@given(lists, some.sampled_from([":", " slots="]))
+@examples(10, 30, lists, some.sampled_from([":", " slots="]))
 def test_a_hostfile_is_read_as_it_was_written(hosts, between):
     text = "".join(f"{written(host, between)}\n" for host in hosts)
     assert parse_hosts("./hosts", environ={}, read=files(hosts=text)) == tuple(hosts)
@@ -189,13 +187,13 @@ def test_slurm_writes_how_often_tasks_repeat():
     assert list(slurm_tasks("2(x3),1")) == ["2", "2", "2", "1"]
 
 
-@given(some.integers(0, 150), some.integers(1, 20), some.integers(1, 4))
+@examples(20, 100, some.integers(0, 150), some.integers(1, 20), some.integers(1, 4))
 def test_numbers_of_a_range_keep_their_width(first, count, width):
     names = [f"n{number:0{width}}" for number in range(first, first + count)]
     assert list(slurm_names(f"n[{names[0][1:]}-{names[-1][1:]}]")) == names
 
 
-@given(some.lists(some.tuples(some.integers(1, 99), some.integers(1, 5)), min_size=1))
+@examples(20, 100, some.lists(some.tuples(some.integers(1, 99), some.integers(1, 5)), min_size=1))
 def test_tasks_are_as_many_as_written(repeats):
     text = ",".join(f"{tasks}(x{count})" if count > 1 else f"{tasks}" for tasks, count in repeats)
     assert list(slurm_tasks(text)) == [str(tasks) for tasks, count in repeats for _ in range(count)]

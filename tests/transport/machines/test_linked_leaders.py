@@ -35,6 +35,7 @@ class ThreadGroup:
         return on_threads(self.n_machines, run)
 
 
+@pytest.mark.slow
 class TestThreads(LeadersSuite):
     @pytest.fixture(params=[slow(1), slow(2), 3, slow(5)], ids="{}-machines".format)
     def group(self, request):

@@ -86,6 +86,7 @@ def test_a_job_that_hangs_is_killed(job):
     assert left_of(job.pid) == []
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_stopped_holds_nothing_up(job):
     guard = job._guard.pid
     os.kill(guard, signal.SIGSTOP)
@@ -145,6 +146,7 @@ with limited_start(sys.argv[1], seconds=0.1):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_join_its_job_in_time_ends_with_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], timeout=PATIENCE)
     assert done.returncode == -signal.SIGTERM
@@ -152,22 +154,31 @@ def test_a_process_that_does_not_join_its_job_in_time_ends_with_it(tmp_path):
 
 
 MASTER = """
-import os, signal, sys
-from support.machines.mpi_group import MpiGroup
-from support.machines.suite import agree
-group = MpiGroup(2, with_agent=True)
-group.outcomes(agree)
-if sys.argv[1] == "hanging":
-    os.kill(group.job.pid, signal.SIGSTOP)
-print(group.job.pid, flush=True)
+import os, signal, sys, time
+what, program = sys.argv[1:]
+if what == "asleep":
+    from support.machines.mpi_group import launch_here
+    from synk.transport.machines.mpi_job import MpiJob
+    job = MpiJob(launch_here(2, [sys.executable, "-c", program], {}))
+    while job.log.tail().count("ready") < 2:
+        time.sleep(0.01)
+else:
+    from support.machines.mpi_group import MpiGroup
+    from support.machines.suite import agree
+    group = MpiGroup(2, with_agent=True)
+    group.outcomes(agree)
+    job = group.job
+if what == "hanging":
+    os.kill(job.pid, signal.SIGSTOP)
+print(job.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("mpirun", ["well", slow("hanging")])
-def test_a_job_ends_with_its_master(mpirun):
+@pytest.mark.parametrize("what", ["asleep", slow("well"), slow("hanging")])
+def test_a_job_ends_with_its_master(what):
     told = subprocess.run(
-        [sys.executable, "-c", MASTER, mpirun],
+        [sys.executable, "-c", MASTER, what, SLEEP],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE,
         timeout=PATIENCE + 60,

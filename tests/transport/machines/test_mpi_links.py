@@ -15,5 +15,6 @@ def group():
     group.close()
 
 
+@pytest.mark.slow
 class TestMpi(LeadersSuite):
     """The processes of one job."""

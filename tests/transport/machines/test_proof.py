@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from support.slow import examples
 from synk.transport.machines import proof
 from synk.transport.machines.proof import HandshakeRefused, call, check_token, encoded, listen, new_token
 
@@ -63,7 +64,7 @@ def test_both_learn_what_the_other_says_of_itself():
     assert (one.hello, other.hello) == (MASTER, LEADER)
 
 
-@given(some.integers(0, 3), some.integers(0), some.integers(0, 7))
+@examples(25, 100, some.integers(0, 3), some.integers(0), some.integers(0, 7))
 def test_a_bit_that_is_changed_on_the_way_is_noticed(which, byte, bit):
     def alter(number, said):
         changed = bytearray(said)
@@ -138,7 +139,7 @@ framed = some.builds(lambda text: proof.LENGTH.pack(len(text)) + text, some.bina
 noise = some.lists(some.binary(max_size=100) | greeted | framed, max_size=8).map(b"".join)
 
 
-@given(noise, some.sampled_from([caller, listener]))
+@examples(25, 100, noise, some.sampled_from([caller, listener]))
 def test_noise_is_never_believed(said, party):
     victim = party()
     with contextlib.suppress(HandshakeRefused):

@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -148,7 +149,7 @@ def test_a_machine_that_does_not_read_is_not_cut(two, monkeypatch):
     monkeypatch.setattr(socket_links, "SILENCE_MS", 200)
     one, _ = two
     one.send(1, bytes(10_000_000))
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + 0.5
     while time.monotonic() < deadline:
         one.push(0.01)
         assert one.cut() == []
@@ -186,7 +187,8 @@ class Interrupted(Exception):
     """Raised by a signal handler."""
 
 
-def test_signal_handlers_that_raise_tear_no_message_apart(two):
+@pytest.mark.parametrize("messages", [1000, slow(3000)])
+def test_signal_handlers_that_raise_tear_no_message_apart(two, messages):
     """Each message arrives, first in order, perhaps again later; only the interrupted one may be missing."""
     one, other = two
     sent, received, interrupts = [], [], []
@@ -212,9 +214,10 @@ def test_signal_handlers_that_raise_tear_no_message_apart(two):
         other.receive(take)
 
     before = signal.signal(signal.SIGALRM, interrupt)
+    gc.disable()  # what is raised in a callback of the collector, as Hypothesis has one, goes nowhere
     try:
         signal.setitimer(signal.ITIMER_REAL, 1e-3, 3.1e-4)
-        for number in range(3000):
+        for number in range(messages):
             with contextlib.suppress(Interrupted):
                 armed = True
                 exchange(number)
@@ -222,6 +225,7 @@ def test_signal_handlers_that_raise_tear_no_message_apart(two):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.enable()
     while one.push(0.0) or other.rest(0):
         other.rest(0)
         other.receive(take)

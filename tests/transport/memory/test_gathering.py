@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from support.slow import examples
 from synk.transport.memory import gathering
 from synk.transport.memory.gathering import (
     AHEAD_BYTES,
@@ -84,7 +84,7 @@ def test_few_bytes_need_no_room(shape):
     assert RowMemory()(shape, F8) is None
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 5)), max_size=20))
+@examples(30, 100, st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 5)), max_size=20))
 def test_what_is_held_never_changes(steps):
     room, held = RowMemory(), {}
     for number, (factor, keep, drop) in enumerate(steps):
@@ -99,7 +99,7 @@ def test_what_is_held_never_changes(steps):
 # --- rows --------------------------------------------------------------------------------------------
 
 
-@given(st.data(), st.integers(1, 30))
+@examples(30, 100, st.data(), st.integers(1, 30))
 def test_rows_in_a_room_are_those_of_numpy(data, length):
     array = np.random.default_rng(length).random((length, 3))
     batch = data.draw(st.lists(st.integers(-length, length - 1), max_size=40))

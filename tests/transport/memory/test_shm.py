@@ -432,6 +432,7 @@ print("as promised")
 """
 
 
+@pytest.mark.slow
 def test_the_64_mib_of_a_container():
     ended = run_in_small_shared_memory(FULL, mebibytes=64)
     assert ended.stdout == "as promised\n", ended.stderr

@@ -227,7 +227,7 @@ def test_a_dismissed_server_says_so(server):
         Child(server)
 
 
-@pytest.mark.parametrize("refused", [1, 2])
+@pytest.mark.parametrize("refused", [1, slow(2)])
 def test_a_fork_that_the_system_refuses_is_an_error_and_the_next_one_works(monkeypatch, refused):
     refusing, forks = mmap.mmap(-1, 1), []  # the server shares the first
 
@@ -289,7 +289,7 @@ STOPPED = "os.kill(server.pid, 19); 1 / 0"
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("thread", [slow("main"), "thread"])
 @pytest.mark.parametrize(
-    "end", ["time.sleep(60)", slow("os._exit(1)"), "sys.exit()", "os.kill(server.pid, 19); 1 / 0"]
+    "end", ["time.sleep(60)", slow("os._exit(1)"), slow("sys.exit()"), "os.kill(server.pid, 19); 1 / 0"]
 )
 def test_it_ends_with_the_master_however_that_does(thread, end, warm_interpreter):
     if thread == "thread" and end == STOPPED:

@@ -103,6 +103,7 @@ def test_an_ended_worker_is_not_waited_for(worker):
     assert time.monotonic() - began < READ_SECONDS
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_waited_for_shortly(worker):
     deaf = worker(not_listening)
     began = time.monotonic()
