@@ -4,8 +4,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import Mode
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scan.op import Scan
 from pytensor.tensor.random import basic
 from pytensor.tensor.random.op import RandomVariable
@@ -14,10 +12,7 @@ from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.draws import DRAWS
 
-NATIVE = array_mode()
-
-# As it is written, but for the steps of loops: rewriting it takes as long as all the rest.
-PYTHON = Mode(ArrayLinker(native=False), RewriteDatabaseQuery(include=["minimum_compile"]))
+NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
 
 x, s, n = pt.dvector("x"), pt.dscalar("s"), pt.lscalar("n")
 GIVEN = [np.array([0.4, 0.7, 1.5]), 0.8, 5]
