@@ -53,4 +53,4 @@ class GpuRank(Rank):
         return on_host(results, self.device)
 
     def _shards_for(self, program: RankProgram) -> Any:
-        return self._uploads if program.on_device else self._shards
+        return self._uploads if program.variants.on_device else self._shards

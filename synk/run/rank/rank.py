@@ -17,8 +17,9 @@ import numpy as np
 from synk.compile.regions.native_function import agree, begin
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
-from synk.run.rank.program import ProgramContext, RankProgram
+from synk.run.rank.program import RankProgram
 from synk.run.rank.shards import Shards, rows_of
+from synk.run.rank.variants import ProgramContext
 from synk.transport.comm import Communicator
 from synk.transport.commands.interfaces import Peers
 from synk.transport.memory.segments import SegmentTable
@@ -190,7 +191,7 @@ class Rank:
 
     def compile(self, step: messages.Compile) -> None:
         for function, num_slices, graphs in step.programs:
-            self._programs[function].compile(num_slices, graphs)
+            self._programs[function].variants.compile(num_slices, graphs)
         if self.device.xp is np:
             agree(self._exchange_outcomes)
 

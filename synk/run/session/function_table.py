@@ -65,7 +65,7 @@ class FunctionTable:
     def _rewritten(self, function: int, num_slices: int) -> dict[str, bytes]:
         """Return the graphs of a function that one rank rewrites for all; on GPUs each does so itself."""
         together = self._rank.n_ranks > 1 and self._rank.device.xp is np
-        return self._rank.program(function).graphs(num_slices) if together else {}
+        return self._rank.program(function).variants.graphs(num_slices) if together else {}
 
     def note_new_workers(self) -> None:
         """Note that workers have been given all functions as they started, and compiled none."""

@@ -102,12 +102,12 @@ def test_after_a_profile_nothing_is_watched(ranks):
     f(ROWS)
     communicator = synk.run.session.current.session("test")._rank.communicator
     program = synk.run.session.current.session("test")._rank.program(f.ready())
-    plain = program._whole
+    plain = program.variants.whole
     report = f.profile(ROWS, n_calls=1)
     with pytest.raises(IndexError):
         f.profile(ROWS, batch=100)
     f(ROWS)
-    assert program._whole is plain
+    assert program.variants.whole is plain
     assert synk.run.session.current.session("test")._rank.communicator is communicator
     assert {row["runs"] for row in report.rows} == {1}
 

@@ -27,8 +27,8 @@ from synk.compile.native.libraries import native_libraries
 from synk.compile.native.store import Store
 from synk.compile.rewriting.rewritten import rewritten
 from synk.run.device.cpu import count_cores
-from synk.run.rank import program
-from synk.run.rank.program import RankProgram
+from synk.run.rank import variants
+from synk.run.rank.variants import Variants
 
 
 class Slow(Op):
@@ -366,7 +366,7 @@ def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
 
         return call
 
-    monkeypatch.setattr(RankProgram, "_compiled", logged("graph", RankProgram._compiled))
+    monkeypatch.setattr(Variants, "_compiled", logged("graph", Variants._compiled))
     libraries = native_libraries()
     if libraries is not None:
         monkeypatch.setattr(libraries, "store", Store(tmp_path / "store"))
@@ -429,7 +429,7 @@ def rewritings(monkeypatch, tmp_path):
         log.write_text("")
         return n
 
-    monkeypatch.setattr(program, "rewritten", logged)
+    monkeypatch.setattr(variants, "rewritten", logged)
     return count
 
 
