@@ -1,8 +1,8 @@
-"""Tell what code reads and assigns, without running it.
+"""Find the names that a function's bytecode reads and assigns, without running it.
 
     code -> globals_read, globals_of, cells_of, attributes_of -> names
 
-Code inside of code counts: functions and comprehensions that it makes.
+The code of functions and comprehensions that are defined inside the function counts as part of it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 
 def globals_read(code: CodeType) -> set[str]:
-    """Return the globals, or builtins, that code reads or assigns."""
+    """Return the names of the globals and builtins that code reads or assigns."""
     names = _named(code, "LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
     return names.union(*map(globals_read, _inner(code)))
 
 
 def globals_of(code: CodeType) -> set[str]:
-    """Return the globals that code assigns."""
+    """Return the names of the globals that code assigns or deletes."""
     return _named(code, "STORE_GLOBAL", "DELETE_GLOBAL").union(*map(globals_of, _inner(code)))
 
 
 def cells_of(code: CodeType) -> set[str]:
-    """Return the variables of a closure that code assigns."""
+    """Return the names of the closure's variables that code assigns."""
     names = _named(code, "STORE_DEREF", "DELETE_DEREF").union(*map(cells_of, _inner(code)))
     return names.intersection(code.co_freevars)
 
 
 def attributes_of(code: CodeType) -> set[tuple[str, str]]:
-    """Return the attributes that code assigns to globals or variables of a closure: holder, attribute."""
+    """Return pairs (variable, attribute) of names: what code sets on globals and on closure variables."""
     found = {
         (target.argval, attribute)
         for target, attribute in _attributes(code)
@@ -41,9 +41,9 @@ def attributes_of(code: CodeType) -> set[tuple[str, str]]:
 
 
 def attributes_of_class(member: Any) -> set[str]:
-    """Return the attributes that a member of a class assigns to its class.
+    """Return the names of the attributes that a method or class method sets on its class.
 
-    A class method does so by its first argument, a method by ``type(self)`` or ``self.__class__``.
+    A class method sets them on its first argument, a method on ``type(self)`` or ``self.__class__``.
     """
     function = getattr(member, "__func__", member)
     if not isinstance(function, FunctionType):
@@ -58,7 +58,7 @@ def attributes_of_class(member: Any) -> set[str]:
 
 
 def _attributes(code: CodeType) -> Iterator[tuple[dis.Instruction, str]]:
-    """Yield the attributes that code assigns, with the instruction that has loaded what gets them."""
+    """Yield each attribute that code sets, with the instruction that loaded the object it is set on."""
     instructions = [*dis.get_instructions(code)]
     for place, instruction in enumerate(instructions):
         if instruction.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -66,7 +66,7 @@ def _attributes(code: CodeType) -> Iterator[tuple[dis.Instruction, str]]:
 
 
 def _target(before: Sequence[dis.Instruction], attribute: str) -> dis.Instruction:
-    if before[-1].opname == "SWAP":  # of ``+=``, which has read the attribute from a copy
+    if before[-1].opname == "SWAP":  # ``x.a += 1`` reads the attribute from a copy of x
         for place in range(len(before) - 1, 1, -1):
             read, copied = before[place], before[place - 1]
             if (read.opname, read.argval, copied.opname) == ("LOAD_ATTR", attribute, "COPY"):

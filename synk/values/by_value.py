@@ -1,11 +1,12 @@
 """Pickle functions and classes of the script by value: no other process knows them as they are now.
 
-Everything else goes by name, and is found where it is imported from.
+All other functions and classes are pickled by name, and the receiver imports them from their modules.
 
-    CodePickler -> bytes, and the `Code` among them -> pickle.loads
-    Code.has_changed: the script has redefined something since
+    CodePickler -> bytes, and a `Code`: the functions and classes among them -> pickle.loads
+    Code.has_changed: the script has redefined one of them since
 
-The process that has defined a function or class finds its own again, by a token; another makes one.
+Each function or class travels with a token. When it comes back to the process that defined it, that process
+finds its original by the token; any other process makes a copy.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from synk.values import assigned
 from synk.values.modules import is_own, reached
 
 SCRIPT = "__main__"
-ABSENT = object()  # what a mapping or a holder does not have
-# Noted where unpickling does not find a name.
+ABSENT = object()  # stands for the value of a name that a mapping or an object does not have
+# This note is added to the error of a rank that cannot find a name while it unpickles.
 UNKNOWN = (
     "a worker looks for modules where it did when it was forked: synk.restart() makes workers that find what "
     "the script has imported since"
 )
-BEGUN = uuid.uuid4().hex  # of this process and its forks
+BEGUN = uuid.uuid4().hex  # a name for this process and its forks, for tokens
 CODE = FunctionType, type
-CACHED = type(lru_cache(len))  # which pickle looks for by its name
+CACHED = type(lru_cache(len))  # pickle would send these functions by name
 
 _tokens: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
 _defined: weakref.WeakValueDictionary[tuple[str, int], Any] = weakref.WeakValueDictionary()
@@ -54,7 +55,7 @@ def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | No
 def dumped(
     value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
 ) -> tuple[bytes, Code]:
-    """Pickle a value as `dumps` does; return the bytes, and the code in them."""
+    """Pickle a value as `dumps` does; return the bytes, and the functions and classes that are in them."""
     file = io.BytesIO()
     pickler = CodePickler(file, buffer_callback)
     pickler.dump(value)
@@ -68,12 +69,12 @@ def is_of_script(value: Any) -> bool:
 
 
 class Code:
-    """The functions and classes that one pickling sent by value, and what they read, as it was at that time.
+    """The functions and classes that one pickling sent by value, with the globals that they read then.
 
     Attributes
     ----------
     modules : set of str
-        Those that the receiver imports.
+        Modules that the receiver imports.
     is_sent : bool
         Whether any function or class was sent by value.
     """
@@ -83,7 +84,8 @@ class Code:
         self.is_sent = False
         self._named: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, Any]] = {}
         self._held: list[tuple[Any, str, Any]] = []
-        self._written: set[tuple[int, str]] = set()  # by the code itself: each rank has its own
+        # Names that the code itself assigns. Ranks do so by themselves, so a new value is no redefinition.
+        self._written: set[tuple[int, str]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._named or self._held)
@@ -93,14 +95,14 @@ class Code:
         self._named[id(mapping), name] = mapping, name, mapping.get(name, ABSENT)
 
     def note_module(self, name: str) -> None:
-        """Note a module that the receiver imports; a reload gives it another ``__spec__``."""
+        """Record a module that the receiver imports, by its ``__spec__``, which a reload replaces."""
         if name not in self.modules:
             self.modules.add(name)
             for one in filter(is_own, reached([name])):
                 self._hold(sys.modules[one], "__spec__")
 
     def note_function(self, function: FunctionType) -> None:
-        """Note a function, and the globals that it reads or lacks."""
+        """Record a function, its closure, and the present values of the globals that it reads."""
         self.is_sent = True
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         for name in assigned.globals_read(function.__code__):
@@ -121,7 +123,7 @@ class Code:
             self._written.add((id(kind), name))
 
     def note_class(self, kind: type) -> None:
-        """Note a class by what is in it; ABCs count their instances there."""
+        """Record a class with its attributes, except the caches that an abstract base class keeps there."""
         self.is_sent = True
         members = vars(kind)
         for name in members:
@@ -133,7 +135,7 @@ class Code:
         self._held += [(holder, name, _held_by(holder, name)) for name in names]
 
     def unsendable(self) -> str:
-        """Return words on a global that the code reads and that cannot be pickled; "" if there is none."""
+        """Return, for an error, which global that the code reads cannot be pickled; "" if all can."""
         for _, name, value in self._named.values():
             try:
                 dumps(value)
@@ -153,7 +155,10 @@ class Code:
 
 
 def _is_of_library(obj: Any) -> bool:
-    """Tell whether a function or class is this package's or NumPy's; quickly, since most in messages are."""
+    """Tell whether a function or class is this package's or NumPy's, as most in messages are.
+
+    This is a quick check that spares them the slower one of cloudpickle.
+    """
     name = obj.__module__
     if name not in sys.modules or not name.startswith(("synk.", "numpy")):
         return False
@@ -167,7 +172,7 @@ def _held_by(holder: Any, name: str) -> Any:
 
 
 class CodePickler(cloudpickle.Pickler):
-    """A pickler of protocol 5 that notes the code it meets."""
+    """A pickler of protocol 5 that records in ``code`` the functions and classes that it sends by value."""
 
     def __init__(self, file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None):
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
@@ -187,7 +192,7 @@ class CodePickler(cloudpickle.Pickler):
         if reduced is NotImplemented:
             self.code.note_module(obj.__module__)
             return reduced
-        if len(reduced) < 6:  # the type of a builtin constant
+        if len(reduced) < 6:  # for the type of a builtin constant, such as None, cloudpickle returns less
             return reduced
         make, arguments, state, _, _, put = reduced
         if isinstance(obj, FunctionType):
@@ -208,12 +213,15 @@ def made(token: tuple[str, int], make: Callable[..., Any], arguments: tuple[Any,
     known = _known(token)
     if known is None:
         known = make(*arguments)
-        _tokens[known] = token  # by which it goes home
+        _tokens[known] = token  # the process that defined it finds the original by this token
     return known
 
 
 def fill(obj: Any, state: tuple[Any, ...]) -> Any:
-    """Give a function or class its state, unless it is this process's own."""
+    """Give a copy of a function or class its attributes; an original of this process is left as it is.
+
+    ``state`` is the token, the function that sets the attributes, and the attributes.
+    """
     token, put, content = state
     if _known(token) is None:
         put(obj, content)
@@ -221,7 +229,7 @@ def fill(obj: Any, state: tuple[Any, ...]) -> Any:
 
 
 def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-    """Return ``function`` with a cache of its own, which is empty."""
+    """Return a copy of the script's cached function for this process: ``function`` with an empty cache."""
     return lru_cache(**parameters)(function)
 
 

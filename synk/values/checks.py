@@ -27,10 +27,10 @@ OF_RECORDS = "pass one field of it, value[name], or join fields by np.column_sta
 
 
 def plain(value: Any, what: str) -> Any:
-    """Return a value that NumPy converts to an array as it is: of DLPack alone, the array.
+    """Return the value itself or, if it offers DLPack only, the NumPy array of the same memory.
 
-    Raises TypeError for what NumPy would take for an array but lose something of, as masks and sparse
-    layouts, and for arrays that are not in the memory of the host.
+    Raises TypeError for masked and sparse arrays, from which NumPy would lose the mask or the layout, and for
+    arrays that are in the memory of a device. ``what`` names the value in errors.
     """
     if isinstance(value, np.ma.MaskedArray) and value.dtype.names is None and np.ma.is_masked(value):
         raise TypeError(
@@ -49,9 +49,9 @@ def plain(value: Any, what: str) -> Any:
 
 
 def _from_dlpack(value: Any, what: str) -> NDArray[Any]:
-    """Return the array of an object that offers DLPack but not ``__array__``; nothing is copied.
+    """Return a NumPy array that shares the memory of an object that offers DLPack but not ``__array__``.
 
-    Raises TypeError if its memory is not the host's, or NumPy does not take it.
+    Raises TypeError if the memory is that of a device, or if NumPy does not take the object.
     """
     try:
         on_host = int(value.__dlpack_device__()[0]) in HOST_MEMORY
@@ -65,7 +65,7 @@ def _from_dlpack(value: Any, what: str) -> NDArray[Any]:
 
 
 def _elsewhere(value: Any, what: str) -> str:
-    """Say that an array is in the memory of a device."""
+    """Return the error message for an array that is in the memory of a device."""
     return (
         f"{what} is in the memory of a device ({type(value).__name__}), and ranks take arrays of the host; "
         "copy it there: value.get() in CuPy, value.cpu() in PyTorch, np.asarray(value) in JAX"
@@ -73,7 +73,10 @@ def _elsewhere(value: Any, what: str) -> str:
 
 
 def as_array(value: Any, what: str) -> NDArray[Any]:
-    """Return a value as a NumPy array of any dtype; raises TypeError as `plain`."""
+    """Return a value as a NumPy array of any dtype.
+
+    Raises TypeError as `plain` does, and ValueError if NumPy makes no array of it, as of ragged lists.
+    """
     value = plain(value, what)
     try:
         return np.asarray(value)
@@ -82,7 +85,7 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
 
 
 def remedy(dtype: np.dtype[Any], wanted: str) -> str:
-    """Return how to convert a value of ``dtype`` to the dtype ``wanted``, for an error message."""
+    """Return advice for an error message: how to convert a value of ``dtype`` to the dtype ``wanted``."""
     if dtype.names is not None:
         return OF_RECORDS
     if dtype.kind == "c":
@@ -91,9 +94,10 @@ def remedy(dtype: np.dtype[Any], wanted: str) -> str:
 
 
 def why_refused(value: Any, dtype: str, shape: Sequence[int | None], what: str) -> str | None:
-    """Return why a variable, called ``what``, does not take a value, or None if no reason is known.
+    """Return the reason why a symbolic variable does not take a value, or None if no reason is found.
 
-    ``shape`` has the lengths of the variable's axes, as far as they are known.
+    The variable has the given dtype and shape, in which None stands for any length; ``what`` is its name in
+    the text that is returned.
     """
     try:
         array = np.asarray(value)

@@ -23,7 +23,7 @@ class CudaInitialisedError(SynkStateError):
 
 
 class CudaUnavailable(SynkError, RuntimeError):
-    """GPUs are asked for, and driver, GPU or CuPy is missing or fails."""
+    """The script asks for GPUs, but the driver, a GPU or CuPy is missing or fails."""
 
 
 class SharedMemoryFull(SynkError, MemoryError):
@@ -39,18 +39,18 @@ class CollectiveMismatch(SynkError, ValueError):
 
 
 class NonFinite(SynkError, ArithmeticError):
-    """A shared variable holds NaN or infinities; said by `check_finite`."""
+    """A shared variable holds NaN or infinities; raised by `check_finite`."""
 
 
 class LinkLost(SynkStateError):
-    """Two machines do not reach each other any more, though the first reaches both, or did last."""
+    """Two machines have lost their connection, though the first machine still reached both of them."""
 
 
 class SynkWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
 
 
-# What the system does without saying so.
+# What a signal most likely means, where the system does not say why it was sent.
 HINTS = {"signal SIGKILL": " (a kernel that is out of memory does that: see dmesg)"}
 
 
@@ -61,7 +61,7 @@ class RankState(NamedTuple):
     pid: int
     state: str  # "running", "stopped" or "ended"
     phase: str  # as in WorkerDied
-    stack: str  # of all its Python threads, the innermost frame first; "" where it could not tell
+    stack: str  # of all its Python threads, the innermost frame first; "" where the rank could not print it
 
     def __str__(self) -> str:
         said = f"rank {self.rank} (pid {self.pid}) {self.state}, {self.phase}"
@@ -111,7 +111,7 @@ class WorkerDied(SynkError, RuntimeError):
     function : str
         The command that was running, or ``"no command"``.
     stderr : str
-        The last that it wrote to standard error, 4 KiB at most.
+        The end of what the worker wrote to standard error, 4 KiB at most.
     """
 
     def __init__(self, rank: int, pid: int, cause: str, phase: str, function: str, stderr: str = ""):
@@ -133,18 +133,18 @@ class WorkerDied(SynkError, RuntimeError):
 
 
 def named(ranks: tuple[int, ...]) -> str:
-    """Return ranks that follow each other in words."""
+    """Return consecutive ranks as text: "rank 2" or "ranks 2 to 5"."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
 
 
 class MachineLost(WorkerDied):
-    """A machine does not answer any more: it has ended, or the way to it is cut.
+    """A machine does not answer any more: it has gone down, or the connection to it is lost.
 
     Attributes
     ----------
     host : str
     ranks : tuple of int
-        Its ranks; ``rank`` is the first.
+        The ranks of the machine; the attribute ``rank`` is the first of them.
     cause : str
     """
 
@@ -162,17 +162,17 @@ class MachineLost(WorkerDied):
 
 
 class Failure(NamedTuple):
-    """One rank's exception, in a form that always travels."""
+    """An exception that was raised on one rank, as text and its class, so that it can always be pickled."""
 
     rank: int
-    kind: type[BaseException] | None  # None where the class itself cannot travel
+    kind: type[BaseException] | None  # None where the class cannot be pickled
     summary: str  # "ValueError: x is negative"
     traceback: str
-    host: str = ""  # in a run on several machines, if it is not the first
+    host: str = ""  # of the rank's machine; "" on the first machine
 
     @property
     def place(self) -> str:
-        """Return where the rank is, in words that follow its number."""
+        """Return the words that follow the rank's number in messages: " on host ...", or ""."""
         return f" on host {self.host}" if self.host else ""
 
 
@@ -195,7 +195,7 @@ class RemoteError(SynkError, RuntimeError):
 
     @property
     def report(self) -> str:
-        """Each failing rank with its own traceback."""
+        """The text of the error: each rank that failed, with its traceback."""
         first = self.failures[0]
         lines = [f"rank {first.rank}{first.place}: {first.summary}"]
         for failure in self.failures:
@@ -204,7 +204,10 @@ class RemoteError(SynkError, RuntimeError):
 
 
 def remote_error(failures: Sequence[Failure], n_ranks: int) -> RemoteError:
-    """Build the exception that tells of ``failures``, in rank order, typed like the first of them."""
+    """Return the exception to raise for ``failures``, which are in rank order.
+
+    It is also an instance of the first failure's exception class, where Python allows that.
+    """
     error = _typed_like(failures[0].kind)
     error.failures = tuple(
         failure._replace(traceback=f"Worker {failure.rank} of {n_ranks}{failure.place}:\n{failure.traceback}")
@@ -225,7 +228,7 @@ def _typed_like(kind: type[BaseException] | None) -> RemoteError:
         return RemoteError()
 
 
-# A traceback names them as a script catches them.
+# A traceback names these errors as a script catches them: synk.WorkerDied.
 for _public in (
     SynkError,
     SynkStateError,

@@ -1,9 +1,9 @@
-"""Set how NumPy treats floating-point errors: ignore them, as compiled programs do, or raise on overflow.
+"""Two contexts that set how NumPy treats floating-point errors: ignore them, or raise on overflow.
 
     IGNORING.copy().run(function, ...) -> two calls, where the context of np.errstate takes six
 
-Copy a context, which takes no time: none can be entered twice, by another thread say. What runs in one sees
-no context variables of the script's.
+Run a function in a copy of a context: a context that has been entered cannot be entered again, say by another
+thread, and a copy costs next to nothing. The function sees none of the script's context variables.
 """
 
 from contextvars import Context
@@ -11,5 +11,5 @@ from contextvars import Context
 import numpy as np
 
 IGNORING, STRICT = Context(), Context()
-IGNORING.run(np.seterr, all="ignore")  # infinities and NaN are values
+IGNORING.run(np.seterr, all="ignore")  # infinities and NaN are values, as in compiled programs
 STRICT.run(np.seterr, all="ignore", over="raise")

@@ -1,9 +1,9 @@
 """The ranks of one machine among those of all machines of a run.
 
-"Rank" counts over the whole run: rows, seeds, results. "Place" is an index into the words of one machine:
-barriers, mailboxes, segments.
+A rank is numbered over the whole run, as for rows, seeds and results. Its place is its number among the ranks
+of its machine, as for that machine's barriers, mailboxes and segments.
 
-    hosts, ranks of each -> machines -> Machine -> a leader, its workers: rank = first + place
+    hosts, number of ranks on each -> machines -> Machine: rank = first + place
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Machine(NamedTuple):
         In the order of hosts; the master is on machine 0.
     host : str
     sizes : tuple of int
-        Ranks of each machine.
+        The number of ranks on each machine of the run.
     """
 
     number: int
@@ -30,25 +30,25 @@ class Machine(NamedTuple):
 
     @property
     def n_places(self) -> int:
-        """Ranks of this machine."""
+        """The number of ranks on this machine."""
         return self.sizes[self.number]
 
     @property
     def first(self) -> int:
-        """The rank at place 0."""
+        """The lowest rank of this machine, which is at place 0."""
         return sum(self.sizes[: self.number])
 
     @property
     def n_ranks(self) -> int:
-        """Ranks of the run."""
+        """The number of ranks of the run."""
         return sum(self.sizes)
 
     @property
     def ranks(self) -> range:
-        """Ranks of this machine, in the order of places."""
+        """The ranks of this machine, in the order of their places."""
         return range(self.first, self.first + self.n_places)
 
 
 def machines(hosts: Sequence[str], sizes: Sequence[int]) -> list[Machine]:
-    """Return the machines of a run: hosts, with so many ranks each."""
+    """Return the machines of a run, one for each of ``hosts``; ``sizes`` has the number of ranks on each."""
     return [Machine(number, host, tuple(sizes)) for number, host in enumerate(hosts)]

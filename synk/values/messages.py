@@ -1,7 +1,7 @@
 """Messages from the master to the workers, and their replies: plain values.
 
-The master posts a message to all workers at once. Only `Command` is answered, by one `Reply` per
-worker; the others prepare the ground for a later `Command` and are read in the order posted.
+The master posts a message to all workers at once. Workers answer a `Command` only, each with one `Reply`. The
+other messages prepare a later `Command`: workers read them in the order in which they were posted.
 
     Attach, Detach, Share, Build, Forget ...  ->  Command(steps)  ->  Reply
 """
@@ -26,45 +26,50 @@ class ArrayRef(NamedTuple):
 
 
 class RowSpan(NamedTuple):
-    """Rows ``start:stop``, of an array or, where ``listed``, of the call's index array."""
+    """Rows ``start:stop`` of an array or, if ``listed``, entries ``start:stop`` of an array of row indices.
 
-    start: int  # or TOLD
-    stop: int  # or TOLD
+    If ``start`` and ``stop`` are `IN_COMMAND`, those of the `Command` count.
+    """
+
+    start: int
+    stop: int
     listed: bool
 
 
-TOLD = -1  # instead of a row: the command tells it, so that calls with other rows are the same steps
+# Stands for a row number that the command has, so that calls that differ in their rows only have equal steps:
+# these need not be pickled again.
+IN_COMMAND = -1
 
 
 # --- Messages without an answer -------------------------------------------------------------
 
 
 class Several(NamedTuple):
-    """Messages of this kind that travel as one, in their order."""
+    """Several messages without an answer that are sent as one, and read in this order."""
 
     messages: tuple[Any, ...]
 
 
 class File(NamedTuple):
-    """A file that every machine opens for itself."""
+    """A file that every machine opens by itself, with what shows whether it is the master's file."""
 
     path: str
     nbytes: int  # its length on the master's machine
-    digest: bytes  # of its ends there
+    digest: bytes  # a digest of the start and the end of the file there
 
 
 class Attach(NamedTuple):
-    """A new segment; its descriptor travels beside the message."""
+    """Attach a new segment of shared memory, whose file descriptor is sent beside the message."""
 
     segment: int
     nbytes: int
-    offset: int = 0  # bytes before it, in what the descriptor means
+    offset: int = 0  # bytes before the segment in the file of the descriptor
     writable: bool = True
-    file: File | None = None  # that it is a part of
+    file: File | None = None  # the file of the user that the segment is a part of
 
 
 class Fill(NamedTuple):
-    """Bytes of a segment, for machines that do not share its memory."""
+    """Bytes to copy into a segment, on machines that do not share its memory with the master."""
 
     segment: int
     offset: int
@@ -72,20 +77,20 @@ class Fill(NamedTuple):
 
 
 class Detach(NamedTuple):
-    """Drop a segment."""
+    """Detach a segment of shared memory."""
 
     segment: int
 
 
 class Share(NamedTuple):
-    """A shared variable and the master's value of it."""
+    """Make a rank's copy of a shared variable, with the value that the master has."""
 
     identity: int
     kind: type
     type: Any  # PyTensor Type
     name: str | None
     value: Any
-    own: bool = False  # each rank's own already, so a random state is not split into streams
+    own: bool = False  # whether it is this rank's value already; else random states are split into streams
 
 
 class Unshare(NamedTuple):
@@ -102,7 +107,7 @@ class UseStorage(NamedTuple):
 
 
 class Build(NamedTuple):
-    """A function, still symbolic: every rank compiles it for its own device."""
+    """Make a function, which is still symbolic: every rank compiles it for its own device."""
 
     function: int
     spec: Any  # rank.spec.ProgramSpec
@@ -115,7 +120,7 @@ class Forget(NamedTuple):
 
 
 class DropObject(NamedTuple):
-    """Drop an object that `synk.on_ranks` has made."""
+    """Drop an object that `synk.on_ranks` has made on the ranks."""
 
     number: int
 
@@ -126,16 +131,16 @@ class Close(NamedTuple):
 
 # --- Steps of a Command; those of collectives are in `synk.run.collectives` ----------------------------
 
-PHASES = ("idle", "compiling", "computing", "in a collective")  # what a rank is doing, as others see it
+PHASES = ("idle", "compiling", "computing", "in a collective")  # what a rank is doing, as errors name it
 IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
 
 
 class Readers(NamedTuple):
-    """Ranks that read arrays in shared memory, those of one machine."""
+    """The ranks of one machine, as readers of arrays in shared memory."""
 
     ranks: range
     n_ranks: int  # of the run
-    told: tuple[int, int]  # the rows that spans with TOLD in them mean
+    command_rows: tuple[int, int]  # the rows of the command, for spans with IN_COMMAND
 
 
 class Part(NamedTuple):
@@ -146,17 +151,20 @@ class Part(NamedTuple):
 
 
 class Step:
-    """A part of a command, which travels: a slotted dataclass that every rank runs."""
+    """One step of a command, which every rank runs; each subclass is a dataclass with slots."""
 
     __slots__: tuple[str, ...] = ()
-    phase: ClassVar[int] = COLLECTIVE  # what the rank is said to be doing meanwhile
+    phase: ClassVar[int] = COLLECTIVE  # what errors say that the rank is doing while the step runs
 
     def run(self, rank: Any) -> Any:
-        """Do a rank's part of it, and return what goes to the master."""
+        """Do this rank's part of the step; return its result for the master."""
         raise NotImplementedError
 
     def parts(self, readers: Readers) -> Iterator[Part]:
-        """Yield what some ranks read of the arrays that it refers to: all, unless a step knows better."""
+        """Yield the parts of arrays in shared memory that the ranks ``readers`` read in this step.
+
+        By default they read all of every array that an attribute of the step refers to.
+        """
         for name in self.__slots__:
             yield from parts_in(getattr(self, name), readers)
 
@@ -165,7 +173,10 @@ class Step:
 
 
 def parts_in(value: Any, readers: Readers) -> Iterator[Part]:
-    """Yield what some ranks read of the arrays that steps refer to, or what steps hold."""
+    """Yield the parts of arrays in shared memory that the ranks ``readers`` read.
+
+    ``value`` is a step, an attribute of one, or a sequence of these.
+    """
     if isinstance(value, ArrayRef):
         yield Part(value)
     elif isinstance(value, tuple | list):
@@ -178,7 +189,7 @@ def parts_in(value: Any, readers: Readers) -> Iterator[Part]:
 class Ahead(NamedTuple):
     """Rows to gather for the next call of a function, while this one computes."""
 
-    token: int  # by which that call asks for them
+    token: int  # by which the next call refers to the gathered rows
     rows: RowSpan
 
 
@@ -188,12 +199,12 @@ class Call(Step):
 
     function: int
     inputs: tuple[ArrayRef, ...]  # scattered ones first, then broadcast ones
-    batch: RowSpan | None  # rows picked before scattering; None where nothing is scattered
-    minibatch: tuple[bool, ...]  # per scattered input: its row i pairs with the i-th selected row
+    batch: RowSpan | None  # the rows that are selected, and then scattered; None if nothing is scattered
+    minibatch: tuple[bool, ...]  # per scattered input: whether it has the selected rows only, in their order
     shares: tuple[RowSpan, ...] | None  # per rank, rows of the sliceable shared variables
-    indices: ArrayRef | None  # int64, what listed spans refer to
+    indices: ArrayRef | None  # the index array of listed spans, int64
     num_slices: int
-    gathered: int = 0  # token of the rows if a call before had them gathered ahead
+    gathered: int = 0  # token of the rows if the call before had them gathered ahead, else 0
     ahead: Ahead | None = None
 
     phase = COMPUTING
@@ -207,13 +218,17 @@ class Call(Step):
         yield from parts_in((self.inputs[len(self.minibatch) :], self.indices), readers)
 
     def _rows(self, pairs: bool, readers: Readers) -> tuple[int, int] | None:
-        """Return the rows that some ranks read of a scattered input; None for any."""
+        """Return the rows of a scattered input that the ranks ``readers`` read; None if it may be any rows.
+
+        ``pairs`` is the input's entry in ``minibatch``.
+        """
         if self.batch is None or ((self.batch.listed or self.ahead is not None) and not pairs):
             return None
-        start, stop = readers.told if self.batch.start == TOLD else (self.batch.start, self.batch.stop)
+        in_command = self.batch.start == IN_COMMAND
+        start, stop = readers.command_rows if in_command else (self.batch.start, self.batch.stop)
         shares = [split(stop - start, readers.n_ranks)[rank] for rank in readers.ranks]
         before = 0 if pairs else start
-        # A rank without rows has the one before stand in: see `synk.run.rank.row_inputs.stand_in`.
+        # A rank without rows computes on the row before its share: see `synk.run.rank.row_inputs.stand_in`.
         first = max(before + min(first if first < last else last - 1 for first, last in shares), 0)
         return first, max(before + shares[-1][1], first + 1)
 
@@ -222,7 +237,7 @@ class Call(Step):
 class Compile(Step):
     """Compile functions ahead of their first call."""
 
-    # Functions, in how many slices each will be called, and what rank 0 has rewritten of it for all ranks.
+    # Of each: the function, the number of slices of its calls, and graphs that rank 0 has rewritten for all.
     programs: tuple[tuple[int, int, dict[str, bytes]], ...]
 
     phase = COMPILING
@@ -231,25 +246,25 @@ class Compile(Step):
         return rank.compile(self)
 
 
-@dataclass(slots=True)  # made in half the steps of a tuple
+@dataclass(slots=True)  # which is made in half the steps of a NamedTuple
 class Command:
     """One command: its steps run in order on every rank."""
 
     number: int
     steps: tuple[Any, ...]
-    start: int = 0  # the rows that spans with TOLD in them mean
+    start: int = 0  # rows ``start:stop`` are those of spans with IN_COMMAND in the steps
     stop: int = 0
 
 
 class Relay(NamedTuple):
-    """A command in a frame, with what has changed in the segments that another machine's ranks read.
+    """A command for the ranks of another machine, with bytes that have changed in segments that they read.
 
-    Its steps are pickled by themselves: a rank that cannot unpickle them says so in its reply.
+    The steps are pickled by themselves, so that a rank that cannot unpickle them can say so in its reply.
     """
 
     fills: tuple[Fill, ...]
     number: int  # of the command
-    steps: bytes  # its steps, pickled once as long as they are the same
+    steps: bytes  # the command's steps; commands with equal steps share the bytes
     start: int
     stop: int
 
@@ -266,6 +281,6 @@ class Results:
 class Reply:
     """The end of one rank's part of a `Command`: its results, or its failure."""
 
-    results: Sequence[Any]  # per step; of a Call Results, or None where this rank had no rows
+    results: Sequence[Any]  # of each step; that of a Call is Results, or None if this rank had no rows
     failure: Failure | None
-    aborted: bool = False  # stopped because another rank failed
+    aborted: bool = False  # whether this rank stopped because another rank failed

@@ -1,8 +1,8 @@
-"""Tell which modules the script may reload, and what they refer to.
+"""Find the modules that the script's author may edit and reload, and the modules that these refer to.
 
 Installed packages, the standard library, PyTensor and this package are not reloaded.
 
-    names of modules -> reached -> these, and what the script's own among them refer to
+    names of modules -> reached -> these names, and those of the modules that the author's own ones refer to
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ def is_own(name: str) -> bool:
     """Tell whether a module is a file of the script's author, which may be edited and reloaded."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     origin = getattr(spec, "origin", None)
-    if origin is None or not os.path.isabs(origin):  # a namespace, built in, or the script
+    if origin is None or not os.path.isabs(origin):  # a namespace, a built-in module, or the script
         return False
     return name.partition(".")[0] not in OURS and not origin.startswith(INSTALLED)
 
 
 def reached(names: Collection[str]) -> set[str]:
-    """Return modules with all that they refer to, as far as the author's own lead."""
+    """Return the names of these modules and of all modules that they refer to, directly or not.
+
+    References are followed through the modules of the script's author only.
+    """
     found, waiting = set(names), list(names)
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""Notice the other project that is called synk: its only file, synk/__init__.py, is ours as well.
+"""Warn if the other project called synk is installed, too: its only file, synk/__init__.py, is one of ours.
 
 synk.__init__, once -> warn_of_namesakes -> SynkWarning, with the remedy
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 
-DISTRIBUTION = "synk-pytensor"  # of this package, which was once installed as synk, too
+DISTRIBUTION = "synk-pytensor"  # the name of this package's distribution, which was once "synk" as well
 METADATA = re.compile(r"synk-[^-]+(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
-FILES = ("METADATA", "PKG-INFO", "")  # in the folder; of the oldest installers the entry is a file itself
-OURS = "Requires-Dist: pytensor"
-OUR_LINE = "from synk.values.namesake import"  # of our __init__.py
+FILES = ("METADATA", "PKG-INFO", "")  # in the metadata folder, which the oldest installers make a file
+OURS = "Requires-Dist: pytensor"  # a line of our metadata, which the other project's lacks
+OUR_LINE = "from synk.values.namesake import"  # a line of our __init__.py
 PACKAGES = ("site-packages", "dist-packages")
 REMEDY = (
     f"pip uninstall synk; then, as that takes synk/__init__.py along, install {DISTRIBUTION} again from its "
@@ -29,7 +29,10 @@ REMEDY = (
 
 
 def namesakes(places: Iterable[str] | None = None) -> list[str]:
-    """Return the folders of metadata of other projects called synk, in these places or where Python looks."""
+    """Return the folders with the metadata of other projects called synk.
+
+    They are looked for in the folders ``places``, by default in those of packages on Python's path.
+    """
     if places is None:
         places = (place for place in sys.path if os.path.basename(place) in PACKAGES)
     return [folder for place in dict.fromkeys([*places, own_place()]) for folder in _namesakes_in(place)]
@@ -41,7 +44,7 @@ def is_ours(init: Path) -> bool:
 
 
 def own_place() -> str:
-    """Return the folder in which the folder of this package is."""
+    """Return the folder that holds the folder of this package."""
     return str(Path(__file__).parents[2])
 
 

@@ -1,9 +1,10 @@
 """Combine the results of several slices and ranks: pure arithmetic, in a fixed order.
 
-    slices of one rank -> Accumulator -> PartialResult -> of all ranks, in rank order -> combine
+    results of one rank's slices -> Accumulator -> PartialResult
+    results of all ranks, in rank order -> combine -> results of the call
 
-Averages carry their weight (rows), so slices and ranks of any length give the average over
-all rows, which is finite if they are. The order never changes, so the same run gives the same bits.
+Each average carries its number of rows as its weight, so slices and ranks of any length give the average over
+all rows, which is finite if all values are. The order never changes, so the same run gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from synk.values.floating import STRICT
 
 OPERATIONS = ("avg", "sum", "prod", "min", "max")
 MODES = (*OPERATIONS, "gather", None)
-IGNORED_PREFIX = "c_"  # in scripts of the ancestor it asks for the host path; here it is accepted and ignored
-COMBINING = STRICT.copy()  # entered by one thread at a time: in its turn
+IGNORED_PREFIX = "c_"  # in scripts for Synkhronos it asks for the host path; here it is accepted and ignored
+COMBINING = STRICT.copy()  # one thread at a time enters it, since calls are combined one after another
 
 UFUNCS: dict[str, np.ufunc] = {
     "avg": np.add,
@@ -30,17 +31,17 @@ UFUNCS: dict[str, np.ufunc] = {
 
 
 class PartialResult(NamedTuple):
-    """A result over some of the rows."""
+    """A result computed from some of the rows, and how many these are."""
 
     value: Any  # array, in the accumulating dtype
     weight: int  # rows, or 1 where nothing is scattered
 
 
 def check_operation(op: Any, dtype: str, what: str) -> str:
-    """Return ``op`` if it can reduce ``dtype``; ``what`` names in errors what is reduced.
+    """Return ``op`` if it can reduce arrays of ``dtype``; errors call the reduced value ``what``.
 
     Raises ValueError if ``op`` is unknown, and TypeError if it has no meaning for ``dtype``: "avg" of
-    integers, "avg" or "sum" of booleans.
+    integers, "avg" or "sum" of booleans, "min" or "max" of complex numbers.
     """
     if op not in OPERATIONS:
         raise ValueError(f"{op!r} is not a reduce operation; use one of {', '.join(OPERATIONS)}")
@@ -57,10 +58,10 @@ def check_operation(op: Any, dtype: str, what: str) -> str:
 
 
 def check_mode(mode: Any, dtype: str | None, what: str) -> str | None:
-    """Return the mode of an output or update, one of `MODES`, without the prefix that is ignored.
+    """Return the mode of an output or update, one of `MODES`, without the prefix "c_", which is ignored.
 
-    ``dtype`` is None for what is not an array, which only mode None can carry; ``what`` names it in errors.
-    Raises as `check_operation`.
+    ``dtype`` is None if the output or update is not an array; then None is the only mode it can have.
+    ``what`` names it in errors, which are those of `check_operation`.
     """
     plain = mode.removeprefix(IGNORED_PREFIX) if isinstance(mode, str) else mode
     if plain is None:
@@ -74,33 +75,36 @@ def check_mode(mode: Any, dtype: str | None, what: str) -> str | None:
 
 
 def accumulating_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the dtype in which to accumulate: float32 for float16, else ``dtype`` itself."""
+    """Return the dtype in which values of ``dtype`` are accumulated: float32 for float16, else the same."""
     return np.dtype("float32") if np.dtype(dtype) == np.float16 else np.dtype(dtype)
 
 
-def mended_average(terms: Sequence[Any], average: Any) -> None:
-    """Put right, in place, what of an average overflowed on the way: terms and result are finite.
+def recompute_overflows(terms: Sequence[Any], average: Any) -> None:
+    """Compute again, in place, elements of an average whose sum has overflowed though all terms are finite.
 
-    It is ``sum(terms) / len(terms)``, in a floating or complex dtype.
+    ``average`` holds ``sum(terms) / len(terms)``, in a floating or complex dtype.
     """
-    real = average.real.dtype  # parts of complex numbers overflow one by one
+    real = average.real.dtype  # the real and the imaginary part of a complex number overflow by themselves
     terms, average = [term.astype(average.dtype, copy=False).view(real) for term in terms], average.view(real)
-    wrong = ~np.isfinite(average)
+    overflowed = ~np.isfinite(average)
     for term in terms:
-        wrong &= np.isfinite(term)
-    if not wrong.any():
+        overflowed &= np.isfinite(term)
+    if not overflowed.any():
         return
-    # A power of two costs large numbers no bits, and those of small ones beside them do not count.
+    # Scaling by a power of two loses no bits of large numbers; those of small ones do not count beside them.
     scale = real.type(1 << (len(terms) - 1).bit_length())
-    total = terms[0][wrong] / scale
+    total = terms[0][overflowed] / scale
     for term in terms[1:]:
-        total += term[wrong] / scale
+        total += term[overflowed] / scale
     largest = np.finfo(real).max
-    average[wrong] = np.clip(total / real.type(len(terms)) * scale, -largest, largest)
+    average[overflowed] = np.clip(total / real.type(len(terms)) * scale, -largest, largest)
 
 
-def misfit(one: tuple[int, ...], other: tuple[int, ...]) -> str:
-    """Return the error for shapes of parts of one result, which NumPy might broadcast."""
+def shapes_differ(one: tuple[int, ...], other: tuple[int, ...]) -> str:
+    """Return the error message for two slices or ranks whose values of one result differ in shape.
+
+    NumPy might broadcast one to the other without an error.
+    """
     return (
         f'slices or ranks have shapes {one} and {other}; one value for each row takes "gather", '
         "other results need one shape whatever the rows, as .mean(axis=0) has"
@@ -108,21 +112,24 @@ def misfit(one: tuple[int, ...], other: tuple[int, ...]) -> str:
 
 
 class Accumulator:
-    """Combine values that come one at a time, keeping only the running result; mode None keeps the last.
+    """Combine values that come one at a time, keeping only the running result; mode None keeps the last one.
 
-    An average is the sum of all rows over their number. Where that sum overflows, it is the mean of the
-    rows so far instead, which is as large as they are.
+    An average is kept as the sum over all rows so far, and divided by their number at the end. For elements
+    whose sum overflows, the running mean is taken instead, which is no larger than the values are.
     """
 
     def __init__(self, mode: str | None):
         self.mode = mode
         self.weight = 0
         self._values: list[Any] = []
-        self._mean: Any = None  # beside a sum that overflowed somewhere
-        self._owned = False  # whether the running value is ours to overwrite
+        self._mean: Any = None  # the running mean, from the first overflow of the sum on
+        self._owned = False  # whether the running value is a new array, which may be overwritten
 
     def add(self, value: Any, weight: int) -> None:
-        """Take in a value over ``weight`` rows; the first one is not copied."""
+        """Combine one more value, computed from ``weight`` rows, with the running result.
+
+        The first value is not copied.
+        """
         if self.mode is None or not self._values:
             self._values = [value]
             self.weight = weight
@@ -130,7 +137,7 @@ class Accumulator:
             self._values.append(value)
             self.weight += weight
         elif value.shape != self._values[0].shape:
-            raise ValueError(misfit(self._values[0].shape, value.shape))
+            raise ValueError(shapes_differ(self._values[0].shape, value.shape))
         elif self.mode == "avg":
             self._average(value, weight)
         else:
@@ -164,7 +171,7 @@ class Accumulator:
     def _add_rows(self, value: Any, weight: int) -> None:
         addend = _times(_widened(value), weight)
         total = self._values[0] if self._owned else _times(_widened(self._values[0]), self.weight)
-        # Into the addend, which is ours: the total before is still there where this overflows.
+        # The sum is written to the addend, a new array, so that an overflow leaves the old total in place.
         room = addend if addend.shape == total.shape else total.copy()
         self._values[0] = np.add(total, addend, out=room)
 
@@ -194,14 +201,17 @@ def _times(array: Any, weight: int) -> Any:
 
 
 def _mean_of_both(one: Any, n_one: int, other: Any, n_other: int) -> Any:
-    """Return the mean over the rows of both means, no step of which is larger than they are."""
+    """Return the mean over all rows of two means over ``n_one`` and ``n_other`` rows.
+
+    No intermediate value is larger than the two means, so nothing overflows.
+    """
     if np.iscomplexobj(one):
         mean = np.empty_like(one)
         mean.real = _mean_of_both(one.real, n_one, other.real, n_other)
         mean.imag = _mean_of_both(one.imag, n_one, other.imag, n_other)
         return mean
     share = one.dtype.type(n_other / (n_one + n_other))
-    # Both shares are rounded, so that they may come to more than one.
+    # Both shares are rounded, so their sum may be a little more than 1, and the mean beyond both values.
     return np.clip(one * (1 - share) + other * share, np.minimum(one, other), np.maximum(one, other))
 
 
@@ -210,35 +220,39 @@ def _joined(values: list[Any]) -> Any:
 
 
 class Output(NamedTuple):
-    """The reduction of one output of a function."""
+    """The way in which the results of all ranks are combined to one output of a function."""
 
     mode: str | None  # "avg", "sum", "prod", "min", "max", "gather"; None takes the first rank with a result
-    dtype: Any  # of what is returned; None for that of the results
-    what: str  # as named in errors
-    axis: int = 0  # of "gather": where the rows belong, which ranks have on axis 0
+    dtype: Any  # of the combined value; None for the dtype that it has
+    what: str  # the output's name in errors
+    axis: int = 0  # of "gather": the axis of the rows in the output; the ranks' results have them on axis 0
 
     def with_rows_in_place(self, value: Any) -> Any:
-        """Return a gathered value with its rows where they belong, not copied."""
+        """Return a view of a gathered value, with the rows moved from axis 0 to ``axis``."""
         return np.moveaxis(value, 0, self.axis) if self.axis else value
 
 
 def combine(outputs: Sequence[Output], of_ranks: Sequence[Any]) -> list[Any]:
-    """Combine the `Results` of all ranks, in rank order, of which some are None: a rank had no rows.
+    """Combine the `Results` of all ranks, in rank order; return the value of each output.
 
-    Raises ValueError if values of one output differ in shape.
+    A rank that had no rows has None instead of results. Raises ValueError if values of one output differ in
+    shape.
     """
     present = of_ranks
     if None in of_ranks:
         present = [results for results in of_ranks if results is not None]
     try:
-        # By one call for all outputs: most of them are small.
+        # One call combines all outputs, since most are small: entering the context costs more than they do.
         return COMBINING.run(_combined, outputs, present)
     except FloatingPointError:
         return [_careful_total(output, k, present) for k, output in enumerate(outputs)]
 
 
 def _combined(outputs: Sequence[Output], present: Sequence[Any]) -> list[Any]:
-    """Return the totals of `_careful_total` for each output, in fewer steps, where nothing overflows."""
+    """Return the combined value of each output, as `_careful_total` does but in fewer steps.
+
+    Raises FloatingPointError if a sum overflows.
+    """
     first, *others = present
     combined = []
     for k, output in enumerate(outputs):
@@ -270,6 +284,7 @@ def _combined(outputs: Sequence[Output], present: Sequence[Any]) -> list[Any]:
 
 
 def _careful_total(output: Output, k: int, present: Sequence[Any]) -> Any:
+    """Return the combined value of output ``k``, by an `Accumulator`, whose averages do not overflow."""
     mode, dtype, what, _ = output
     total = Accumulator(mode)
     try:
@@ -285,7 +300,7 @@ def _careful_total(output: Output, k: int, present: Sequence[Any]) -> Any:
 
 
 def cast(value: Any, dtype: Any) -> Any:
-    """Return a value as an array of ``dtype``; what is too large becomes infinite, as in programs."""
+    """Return a value as an array of ``dtype``; numbers too large for it become infinite without a warning."""
     if value.dtype == dtype:
         return np.asarray(value)
     with np.errstate(all="ignore"):
@@ -293,10 +308,10 @@ def cast(value: Any, dtype: Any) -> Any:
 
 
 def identity(op: str | None, like: Any, xp: Any = np) -> Any | None:
-    """Return the value of an update accumulated over no rows at all, or None to keep the old value.
+    """Return the new value of an updated variable in a call without rows, or None to keep the old value.
 
-    An average over nothing, and the last of nothing, keep it. ``like`` is the variable's present value, for
-    shape and dtype, and ``xp`` its array module.
+    It is the identity of ``op``, such as 0 for "sum". "avg" and None have none, and keep the old value.
+    ``like`` is that value, of which shape and dtype are taken, and ``xp`` its array module.
     """
     if op == "sum":
         return xp.zeros_like(like)
@@ -310,6 +325,7 @@ def identity(op: str | None, like: Any, xp: Any = np) -> Any | None:
 
 
 def _extreme(dtype: np.dtype[Any], largest: bool) -> Any:
+    """Return the largest, or the smallest, number of a dtype: an infinity if it has one."""
     if dtype.kind == "b":
         return largest
     if dtype.kind == "f":

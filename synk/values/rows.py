@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from synk.values.checks import plain
 
 
-@dataclass(slots=True)  # nobody changes it; but what is frozen takes three times as long to make
+@dataclass(slots=True)  # never changed, but not frozen: a frozen one takes three times as long to make
 class SelectedRows:
     """Rows ``start:stop`` of an array or, with ``indices``, rows ``indices[start:stop]``."""
 
@@ -33,11 +33,11 @@ class SelectedRows:
         return self.stop - self.start
 
     def part(self, start: int, stop: int) -> SelectedRows:
-        """Return the rows at positions ``start:stop`` of these."""
+        """Return the rows at positions ``start:stop`` of this selection."""
         return SelectedRows(self.start + start, self.start + stop, self.indices)
 
     def kept(self) -> SelectedRows:
-        """Return these rows for later, when the memory that lists them may hold another list."""
+        """Return the same rows with a copy of their indices, whose memory the next call may write over."""
         if self.indices is None:
             return self
         return SelectedRows(0, len(self), self.indices[self.start : self.stop].copy())
@@ -45,8 +45,8 @@ class SelectedRows:
     def of(self, array: Any, room: Callable[..., Any] | None = None) -> Any:
         """Return these rows of ``array``: a view where they are contiguous, else a copy.
 
-        ``room(shape, dtype)`` returns the array to copy listed rows to, or None for a new one. Only for
-        rows that `select` has checked against the length of ``array``: here nobody does again.
+        ``room(shape, dtype)`` returns the array to copy rows to, or None for a new one. The rows are not
+        checked again: `select` must have compared them with the length of ``array``.
         """
         if self.indices is None:
             return array[self.start : self.stop]
@@ -55,16 +55,16 @@ class SelectedRows:
             return array[listed]  # `take` would copy all of it first
         if room is None:
             return array.take(listed, axis=0)
-        # Any other mode goes through a buffer, because it may find a bad index half-way.
+        # In any other mode NumPy copies to a buffer first, because it may find a bad index half-way.
         return array.take(listed, axis=0, out=room((listed.size, *array.shape[1:]), array.dtype), mode="clip")
 
 
 @lru_cache(maxsize=256)
 def split(n_rows: int, n_parts: int) -> tuple[tuple[int, int], ...]:
-    """Split ``n_rows`` rows into contiguous parts, of ranks or slices, as ``np.array_split`` does.
+    """Split ``n_rows`` rows into contiguous parts, for ranks or slices, as ``np.array_split`` does.
 
-    Returns ``(start, stop)`` of each, covering ``0:n_rows`` in order without gap or overlap. Lengths differ
-    by one row at most, the longer parts first, so part 0 has rows if any part has.
+    Returns ``(start, stop)`` of each part. They cover ``0:n_rows`` in order, without gap or overlap. Lengths
+    differ by one row at most, and longer parts come first, so part 0 has rows if any part has.
     """
     short, n_longer = divmod(n_rows, n_parts)
     edges = [part * short + min(part, n_longer) for part in range(n_parts + 1)]
@@ -72,7 +72,7 @@ def split(n_rows: int, n_parts: int) -> tuple[tuple[int, int], ...]:
 
 
 def slices(n_rows: int, num_slices: int) -> tuple[tuple[int, int], ...]:
-    """Split ``n_rows`` rows into ``num_slices`` parts and drop the empty ones."""
+    """Split ``n_rows`` rows into ``num_slices`` parts as `split` does, and leave out the empty ones."""
     if num_slices == 1 and n_rows:
         return ((0, n_rows),)
     return tuple(part for part in split(n_rows, num_slices) if part[0] < part[1])
@@ -94,9 +94,9 @@ def check_num_slices(num_slices: Any) -> int:
 def select(batch: Any, length: int, argument: str = "batch", owner: str = "the inputs") -> SelectedRows:
     """Turn any form of ``batch`` into `SelectedRows` of an array of ``length`` rows.
 
-    None selects all rows, an int the first so many. A slice (step 1) is clipped as in NumPy. In a sequence
-    of int, or a 1-D integer array, repeats and negative entries are as in NumPy. ``argument`` and ``owner``
-    are what to call the selection and the array in errors.
+    None selects all rows, and an int that number of rows from the start. A slice (step 1) is clipped as in
+    NumPy. In a sequence of int, or a 1-D integer array, repeats and negative entries are as in NumPy.
+    ``argument`` and ``owner`` name the selection and the array in errors.
 
     Raises IndexError if an int is negative or beyond ``length``, or an entry is out of range; TypeError if
     it is a boolean, a boolean mask, or not integers; ValueError if a slice has another step, or an array is
@@ -131,7 +131,7 @@ def _select_slice(batch: slice, length: int, argument: str) -> SelectedRows:
 
 
 def _select_list(batch: Any, length: int, argument: str, owner: str) -> SelectedRows:
-    if type(batch) is not np.ndarray:  # which has no mask
+    if type(batch) is not np.ndarray:  # a plain array has no mask, and needs no check
         batch = plain(batch, argument)
     try:
         indices = np.asarray(batch)
@@ -151,7 +151,7 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Selected
         return SelectedRows(0, 0)
     wide = indices.dtype.kind == "u" and indices.dtype.itemsize == 8  # beyond int64 they would turn negative
     checked = indices.astype(np.uint64 if wide else np.int64)  # a copy: the caller may change theirs
-    # As unsigned numbers negative ones are large, so that one look finds all that need a second.
+    # Read as unsigned numbers, negative ones are large: one comparison finds both them and those too large.
     if np.maximum.reduce(checked.view(np.uint64)) >= length:
         if indices.min() < -length or indices.max() >= length:
             bad = indices[(indices < -length) | (indices >= length)][0]
@@ -162,9 +162,12 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Selected
 
 
 def contiguous(indices: NDArray[np.int64]) -> SelectedRows | None:
-    """Return listed rows as a stretch if they are one, in order: it is read in place, without a copy."""
+    """Return row indices as rows ``start:stop`` if they follow each other in order, else None.
+
+    Rows ``start:stop`` are read in place, without a copy.
+    """
     first, last = int(indices[0]), int(indices[-1])
-    # The ends tell most lists apart; only then is it worth to look at all.
+    # For most lists the first and last entry show that they do not; only then are all entries compared.
     if last - first != indices.size - 1 or not (indices[1:] - indices[:-1] == 1).all():
         return None
     return SelectedRows(first, last + 1)
@@ -179,7 +182,7 @@ def _describe(batch: Any, array: NDArray[Any]) -> str:
 def select_common(
     batch: Any, lengths: Sequence[int], names: Sequence[str], argument: str = "batch"
 ) -> SelectedRows:
-    """Turn ``batch`` into one selection for arrays of these ``lengths``.
+    """Turn ``batch`` into one selection of rows for several arrays, which have these lengths and names.
 
     Raises ValueError if the lengths differ and ``batch`` would select different rows of each.
     """
@@ -200,25 +203,25 @@ def select_common(
 
 
 def same_rows(one: SelectedRows, other: SelectedRows) -> bool:
-    """Return whether both mean the same rows."""
+    """Tell whether two selections are of the same rows, in the same order."""
     if one.indices is None and other.indices is None:
         return (one.start, one.stop) == (other.start, other.stop) or len(one) == len(other) == 0
     return bool(np.array_equal(_numbers(one), _numbers(other)))
 
 
 def _numbers(rows: SelectedRows) -> NDArray[np.int64]:
-    """Return the numbers of rows, one by one."""
+    """Return the row numbers of a selection as an array."""
     if rows.indices is None:
         return np.arange(rows.start, rows.stop)
     return rows.indices[rows.start : rows.stop]
 
 
 def select_each(batch_s: Any, lengths: Sequence[int]) -> tuple[SelectedRows, ...]:
-    """Turn any form of ``batch_s`` into the rows of each rank's own shard, of these ``lengths``.
+    """Turn any form of ``batch_s`` into the rows that each rank selects from its own shard.
 
-    It is one selection for all ranks, as of `select` (a list of ints is one), or a list with a slice or a
-    sequence for each rank. Raises as `select`, naming the rank; ValueError also if the list has not one
-    entry per rank.
+    ``lengths`` has the number of rows of each rank's shard. ``batch_s`` is one selection for all ranks, in
+    any form that `select` takes (a list of ints is one), or a list with a slice or a sequence for each rank.
+    Raises the errors of `select`, naming the rank, and ValueError if the list has not one entry per rank.
     """
     if _is_one_per_rank(batch_s):
         if len(batch_s) != len(lengths):

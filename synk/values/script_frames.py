@@ -23,14 +23,17 @@ def stacklevel() -> int:
 
 
 def below_this_package(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out how a command reaches the program: every rank's traceback would start with it."""
+    """Return the part of a traceback from the first frame outside of this package.
+
+    The frames before it, by which a command reaches the program, would be the same in every rank's traceback.
+    """
     while trace is not None and trace.tb_next is not None and _is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace
 
 
 def stack_of_the_script() -> str:
-    """Return this thread's stack, innermost frame first, from where the script called this package."""
+    """Return this thread's stack as text, innermost frame first, from the script's call of this package."""
     frames = traceback.extract_stack()
     while len(frames) > 1 and _is_ours(frames[-1].filename):
         frames.pop()

@@ -60,7 +60,7 @@ class Owner(Protocol):
     def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
         """Run steps on all ranks as one command, in a turn; return results by step, then by rank.
 
-        ``start:stop`` are the rows that spans with `messages.TOLD` in them mean.
+        ``start:stop`` are the rows that spans with `messages.IN_COMMAND` in them mean.
         """
 
     def check_imported(self, modules: Collection[str], also_indirectly: bool = False) -> None:

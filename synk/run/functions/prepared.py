@@ -207,7 +207,7 @@ def _told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
     if len(spans) != 1:
         return tuple(steps), 0, 0
     (span,) = spans
-    untold = messages.RowSpan(messages.TOLD, messages.TOLD, span.listed)
+    untold = messages.RowSpan(messages.IN_COMMAND, messages.IN_COMMAND, span.listed)
     told = [
         replace(step, batch=untold) if isinstance(step, messages.Call) and step.batch is not None else step
         for step in steps

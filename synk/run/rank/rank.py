@@ -209,7 +209,7 @@ class Rank:
             if not program.has_rows:
                 return program.run_whole([], bound.broadcast, 1, 1, 0)
             return self._on_rows(step, bound, None)
-        told = self._command if batch.start == messages.TOLD else batch
+        told = self._command if batch.start == messages.IN_COMMAND else batch
         listed = bound.indices if batch.listed else None
         if step.shares is None:
             total = told.stop - told.start

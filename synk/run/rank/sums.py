@@ -24,7 +24,7 @@ import numpy as np
 from synk.run.device import Device
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values import messages
-from synk.values.reduction import UFUNCS, Accumulator, PartialResult, accumulating_dtype, misfit
+from synk.values.reduction import UFUNCS, Accumulator, PartialResult, accumulating_dtype, shapes_differ
 
 SMALL = 1024  # bytes of a result that need not leave the device at once
 
@@ -138,7 +138,7 @@ class DeviceAccumulator:
         if not self._values or self.mode == "gather":
             self._values.append(value)
         elif value.shape != self._values[0].shape:
-            raise ValueError(misfit(self._values[0].shape, value.shape))
+            raise ValueError(shapes_differ(self._values[0].shape, value.shape))
         else:
             if not self._owned:
                 self._values = [self._term(self._values[0], self.weight, copy=True)]

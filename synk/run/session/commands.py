@@ -91,7 +91,7 @@ class Commands:
         ----------
         steps : tuple of messages
         start, stop : int
-            The rows that spans with `messages.TOLD` in them mean.
+            The rows that spans with `messages.IN_COMMAND` in them mean.
 
         Returns
         -------

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synk.values.floating import IGNORING, STRICT
-from synk.values.reduction import UFUNCS, accumulating_dtype, mended_average
+from synk.values.reduction import UFUNCS, accumulating_dtype, recompute_overflows
 
 CACHED = 1 << 18  # bytes of all arrays' blocks together: a quarter of a usual L2 cache
 SMALLEST = 1 << 12  # elements of a block: fewer, and calling NumPy takes longer than what it does
@@ -84,7 +84,7 @@ class Blocks:
                 with np.errstate(all="ignore"):
                     self._accumulate(terms, total)
                     self._divide(total, self._divisor, out=total)
-                    mended_average(terms, total)
+                    recompute_overflows(terms, total)
             else:
                 # One pass less where nothing is cast; the terms are no longer needed.
                 result = places[0] if places[0].dtype == total.dtype else total

@@ -55,7 +55,7 @@ class Mirror:
     def _parts_of(self, command: messages.Command) -> list[list[messages.Part]]:
         steps, told = command.steps, (command.start, command.stop)
         if steps is not self._known[0] or told != self._known[1]:
-            self._parts = [parts_read(steps, one._replace(told=told)) for one in self._readers]
+            self._parts = [parts_read(steps, one._replace(command_rows=told)) for one in self._readers]
             self._known = steps, told
         return self._parts
 

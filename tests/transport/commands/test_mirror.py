@@ -13,7 +13,17 @@ from synk.run.rank.shards import Shards
 from synk.transport.commands.mirror import BLOCK_BYTES, Mirror, write
 from synk.transport.memory.segments import SegmentTable
 from synk.values.machine import Machine
-from synk.values.messages import TOLD, Ahead, ArrayRef, Call, Command, Compile, Readers, RowSpan, parts_in
+from synk.values.messages import (
+    IN_COMMAND,
+    Ahead,
+    ArrayRef,
+    Call,
+    Command,
+    Compile,
+    Readers,
+    RowSpan,
+    parts_in,
+)
 from synk.values.rows import SelectedRows
 
 
@@ -205,7 +215,7 @@ class Reader:
 
     def read(self, machine, step, command):
         """Yield the rows that ranks of a machine do read, a row that stands in, too."""
-        batch = step.batch if step.batch.start != TOLD else RowSpan(command.start, command.stop, False)
+        batch = step.batch if step.batch.start != IN_COMMAND else RowSpan(command.start, command.stop, False)
         if batch.listed and not step.minibatch[0]:
             return
         for rank in machine.ranks:
@@ -229,8 +239,8 @@ def test_of_what_is_scattered_in_order_machines_get_their_rows(machines):
 
 def test_rows_may_be_told_with_the_command(machines):
     reader = Reader(machines, 10)
-    assert reader.rows(RowSpan(TOLD, TOLD, False), told=(5, 10)) == [[7], [8, 9]]
-    assert reader.rows(RowSpan(TOLD, TOLD, False), told=(0, 5)) == [[2], [3, 4]]
+    assert reader.rows(RowSpan(IN_COMMAND, IN_COMMAND, False), told=(5, 10)) == [[7], [8, 9]]
+    assert reader.rows(RowSpan(IN_COMMAND, IN_COMMAND, False), told=(0, 5)) == [[2], [3, 4]]
 
 
 def test_rows_that_pair_with_selected_ones_are_counted_from_the_first(machines):
