@@ -1,6 +1,7 @@
-"""NumPy's generators: copies, and the functions that draw from their bits, as NumPy's module exports them.
+"""Copy NumPy's generators, and let C call the functions by which NumPy draws from their bits.
 
-Draw.function -> drawing_text: C that calls it -> ``drawing`` in a library, which `pointers` fill
+name of a function -> drawing_text: C that calls it by its address in the library's table ``drawing``
+pointers -> the addresses, for that table
 """
 
 import ctypes
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# What each takes after the bits, and gives.
+# By name in NumPy: the C types of the arguments behind the bits, and of the result.
 FUNCTIONS = {
     "random_normal": ("double, double", "double"),
     "random_standard_normal_f": ("", "float"),
@@ -27,7 +28,7 @@ FUNCTIONS = {
 }
 NAMES = tuple(FUNCTIONS)
 
-# The generator that a region has been given, as NumPy lays it open: extensions find its bits in a capsule.
+# The C interface of NumPy's generators: an extension finds a generator's bits in a capsule.
 BITS = f"""\
 typedef struct {{
     void *state;
@@ -69,13 +70,13 @@ SHARED int in_c_order(int n, int ndim, const View *const *views, long *index, lo
 
 
 def drawing_text(name: str) -> str:
-    """Return the C expression of a function; `BITS` stands before it."""
+    """Return a C expression for one of `FUNCTIONS`; the text that uses it must declare `BITS` before."""
     takes, gives = FUNCTIONS[name]
     return f"(({gives} (*)({', '.join(filter(None, ('Bits *', takes)))}))drawing[{NAMES.index(name)}])"
 
 
 def copy_generator(generator: Any) -> Any:
-    """Return a generator in the same state; of NumPy's, in a tenth of the time of ``deepcopy``."""
+    """Return a copy of a generator, in the same state; NumPy's take a tenth of the time of ``deepcopy``."""
     if not isinstance(generator, np.random.Generator):
         return deepcopy(generator)
     bits: Any = generator.bit_generator
@@ -86,7 +87,7 @@ def copy_generator(generator: Any) -> Any:
 
 @cache
 def pointers() -> list[int | None]:
-    """Return where the functions are."""
+    """Return the addresses of `FUNCTIONS`, in the order of `NAMES`."""
     generator: Any = np.random._generator
     library = ctypes.CDLL(generator.__file__)
     return [ctypes.cast(library[name], ctypes.c_void_p).value for name in NAMES]

@@ -1,10 +1,11 @@
-"""Run compilers side by side, in a folder that goes with them.
+"""Run C compilers at the same time, in a temporary folder that is removed afterwards.
 
-A process that is killed takes its compilers along: each is a process group, and a shell in it ends the group
-when a pipe says that nobody holds its other end any more, and removes the folder. (The kernel's word of a
-parent's death would reach the driver of the compiler only, not the programs that the driver has started.)
-Where the shell is killed, too, the folder stays. It was locked until then, and the next compilation removes
-folders that nobody has locked.
+If the process that started them is killed, the compilers end too. Each compiler runs in a process group with
+a shell, and the shell waits at a pipe whose other end only the starting process holds. When that end closes,
+the shell ends the group and removes the folder. (The kernel's signal of a parent's death would reach the
+driver of the compiler only, not the programs that the driver has started.) If the shell is killed as well,
+the folder stays. It was locked until then, and the next compilation removes all folders that nobody has
+locked.
 
     sources -> work_folder -> a shell each -> compiler -> libraries, or why there are none
 """
@@ -58,15 +59,16 @@ SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class CompileError(RuntimeError):
-    """The compiler does not compile a kernel."""
+    """The C compiler failed, or could not be run."""
 
 
 def compile_all(
     sources: Sequence[str], before: Sequence[str], after: Sequence[str]
 ) -> list[bytes | CompileError]:
-    """Compile C texts, all at the same time; ``before`` and ``after`` stand around the names in the command.
+    """Compile C texts to shared libraries, as many at the same time as there are cores.
 
-    For each text, the content of a shared library is returned, or why there is none.
+    ``before`` and ``after`` are the words of the command before and behind the names of the files. Returns
+    for each text the content of a library, or the error.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -82,7 +84,7 @@ def compile_all(
 
 
 class _Job:
-    """One text in the folder, and the files beside it."""
+    """The compilation of one C text: its files in the work folder, and its command."""
 
     def __init__(self, folder: int, number: int, text: str):
         self.folder = folder
@@ -110,7 +112,7 @@ class _Job:
         )
 
     def result(self, status: int) -> bytes | CompileError:
-        """Return the compiler's library, or its complaint, given the exit status."""
+        """Return the library that the compiler has written, or an error with the compiler's messages."""
         reason = f"exit status {status}"
         if status == 0:
             try:
@@ -159,7 +161,7 @@ def _compiled(
 
 
 def _wait(pid: int) -> int:
-    """Wait for a child and return its exit status; 0 where the script has children reaped unseen."""
+    """Wait for a child and return its exit status; 0 if the script ignores SIGCHLD, which reaps it unseen."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:
@@ -168,7 +170,7 @@ def _wait(pid: int) -> int:
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[int]:
-    """Give the descriptor of a new folder, which is locked meanwhile and removed afterwards."""
+    """Yield the descriptor of a new folder, which is locked within this context and removed at its end."""
     _sweep(tempfile.gettempdir())
     path, descriptor = _make_folder()
     try:
@@ -181,7 +183,7 @@ def work_folder() -> Iterator[int]:
 def _make_folder() -> tuple[str, int]:
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX)
-        # Until it is locked, another process may take it for one that was left, and sweep it.
+        # Before it is locked, another process may take it for a folder that was left, and remove it.
         with contextlib.suppress(FileNotFoundError):
             os.chmod(path, 0o700)  # whatever the umask is
             descriptor = _open(path)
@@ -193,7 +195,7 @@ def _make_folder() -> tuple[str, int]:
 
 
 def _sweep(around: str) -> None:
-    """Remove folders of killed compilations."""
+    """Remove the work folders that killed compilations have left in the folder ``around``."""
     with contextlib.suppress(OSError):
         for name in os.listdir(around):
             if name.startswith(PREFIX):

@@ -1,8 +1,8 @@
 """Find the system's C compiler, and run it.
 
 ``CC`` names another one, with arguments if need be: ``CC="ccache gcc"``. It runs in a folder of its own, so
-paths in its arguments must be absolute. Compiled code depends on the machine too, so `Compiler.fingerprint`
-covers both.
+paths in its arguments must be absolute. Compiled code depends on the processor too, so
+`Compiler.fingerprint` covers compiler and processor.
 """
 
 import ctypes
@@ -20,7 +20,8 @@ from synk.compile.native.building import CompileError, compile_all
 # No -ffast-math: NaN and infinity mean what they mean in NumPy. No contraction either: a product that is not
 # rounded before it is added would make a fused graph differ from the same graph unfused. Loops begin where
 # processors fetch: a log-density of a few short ones takes 47 us so, else 47 or 61 as they happen to fall.
-# The elements that vectors leave of a row are a loop: written out, they take a quarter of all compilation.
+# The last elements of a row, which do not fill a vector, stay a loop: unrolled, they would take a quarter of
+# all compilation.
 FLAGS = [
     "-O3",
     "-march=native",
@@ -35,7 +36,7 @@ FLAGS = [
     "--param=max-completely-peel-times=4",
 ]
 
-# Functions of the mathematical library of which there may be forms for vectors, by their name for double.
+# Functions of the mathematical library that may have forms for vectors, by their name for double.
 ELEMENTARY = frozenset(
     {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "erfc"}
     | {"sin", "cos", "tan", "asin", "acos", "atan", "atan2"}
@@ -46,7 +47,7 @@ VECTOR_LIBRARY = "libmvec.so.1"  # has them
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler."""
+    """The system's C compiler, by the command that runs it."""
 
     command: tuple[str, ...]  # program and its first arguments
 
@@ -54,7 +55,8 @@ class Compiler:
     def fingerprint(self) -> str:
         """All that compiled code depends on beside its source: compiler, flags and processor.
 
-        A compiler is known by its files: asking it for its version takes longer than loading all kernels.
+        The size and the time of the compiler's files stand for its version: asking the compiler for that
+        takes longer than loading all kernels.
         """
         programs = [shutil.which(word) for word in self.command]
         files = [_identity(program) for program in programs if program is not None]
@@ -90,7 +92,7 @@ def find_compiler() -> Compiler | None:
 
 
 def why_none(environ: Mapping[str, str] = os.environ) -> str:
-    """Return why there is no compiler."""
+    """Return the reason why `find_compiler` returns None."""
     named = environ.get("CC", "").strip()
     if not named:
         return "no cc, gcc or clang on PATH"
@@ -102,7 +104,7 @@ def why_none(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def vector_functions() -> frozenset[str]:
-    """Return the elementary functions that the C library computes on vectors, as compiled loops need."""
+    """Return the elementary functions of which the C library has forms for vector instructions."""
     try:
         library = ctypes.CDLL(VECTOR_LIBRARY)
     except OSError:
@@ -111,7 +113,10 @@ def vector_functions() -> frozenset[str]:
 
 
 def _symbols(name: str) -> tuple[str, str]:
-    """Names of the forms for float and double on the shortest vectors, which come with all longer ones."""
+    """Return the symbols of a function's forms for the shortest vectors of float and of double.
+
+    A library that has these has the forms for longer vectors too.
+    """
     arguments = "vv" if name == "atan2" else "v"
     return f"_ZGVbN4{arguments}_{name}f", f"_ZGVbN2{arguments}_{name}"
 

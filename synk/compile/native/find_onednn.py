@@ -39,7 +39,7 @@ class OnednnVersion(ctypes.Structure):
 
 @dataclass(frozen=True)
 class FoundOnednn:
-    """The outcome of a search."""
+    """The result of the search for oneDNN: the library, or the reason why there is none."""
 
     library: ctypes.CDLL | None  # oneDNN, if it can be used here
     reason: str = ""  # why not; empty where it can
@@ -47,12 +47,12 @@ class FoundOnednn:
 
 @cache
 def find() -> FoundOnednn:
-    """Search once in a process."""
+    """Return the result of the search, which is made once in each process."""
     return search(places())
 
 
 def available() -> bool:
-    """Tell whether oneDNN can be used here; loads it."""
+    """Load oneDNN if that has not been tried yet, and tell whether it can be used here."""
     return find().library is not None
 
 
@@ -89,7 +89,7 @@ def search(candidates: Iterable[str]) -> FoundOnednn:
 
 
 def places() -> Iterator[str]:
-    """Yield where the library may be: what the wheel brought first, then what the system's loader finds."""
+    """Yield paths or names of the library: of what the wheel brought first, then the system's."""
     paths = [Path(sys.prefix, "lib", FILE), *_files_of_the_wheel()]
     found = [str(path) for path in dict.fromkeys(path.resolve() for path in paths) if path.exists()]
     yield from found
@@ -99,7 +99,7 @@ def places() -> Iterator[str]:
 
 
 def unfit(library: ctypes.CDLL) -> str:
-    """Say what is wrong with a library that should be oneDNN 3, or nothing."""
+    """Return why a library cannot serve as oneDNN 3, or "" if it can."""
     try:
         library.dnnl_version.restype = ctypes.POINTER(OnednnVersion)
         version = library.dnnl_version().contents
@@ -113,7 +113,7 @@ def unfit(library: ctypes.CDLL) -> str:
 
 
 def _files_of_the_wheel() -> list[Path]:
-    """Return where pip put the library, which is elsewhere with ``--user`` or ``--target``."""
+    """Return the paths at which pip put the library; ``--user`` and ``--target`` put it elsewhere."""
     try:
         files = metadata.distribution(DISTRIBUTION).files or []
     except metadata.PackageNotFoundError:

@@ -1,9 +1,10 @@
 """List the libraries in the folder of a store, and remove those that were used longest ago.
 
-Other processes may read and write meanwhile: one that has opened a file reads all of it, one that finds none
-compiles, and of two that remove the same file one comes second.
+Other processes may use the folder at the same time. A process that has opened a file can read all of it, even
+if another one removes it; a process that does not find a file compiles it anew; and if two remove the same
+file, the second one finds it gone, which is no error.
 
-    folder -> look_into -> KeptFile, ... -> shrink -> those that went
+    folder -> look_into -> KeptFile, ... -> shrink -> those that were removed
 """
 
 import os
@@ -26,7 +27,7 @@ class KeptFile(NamedTuple):
 
 
 def look_into(folder: int) -> tuple[list[KeptFile], list[str]]:
-    """Return the libraries in an open folder, used longest ago first, and why other files are not taken."""
+    """Return the libraries in an open folder, those used longest ago first, and why others are ignored."""
     kept, refused = [], []
     inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -45,7 +46,7 @@ def look_into(folder: int) -> tuple[list[KeptFile], list[str]]:
 
 
 def shrink(folder: int, most: int) -> list[KeptFile]:
-    """Remove libraries, used longest ago first, until ``most`` bytes are left; return those that went."""
+    """Remove the libraries used longest ago until at most ``most`` bytes are left; return those removed."""
     kept, _ = look_into(folder)
     total, gone = sum(file.size for file in kept), []
     for file in kept:
@@ -61,7 +62,7 @@ def shrink(folder: int, most: int) -> list[KeptFile]:
 def size_limit(environ: Mapping[str, str] = os.environ) -> int:
     """Return how many bytes a store may have: ``$SYNK_CACHE_LIMIT``, such as 512M, or 1 GiB.
 
-    ValueError if that is no size.
+    Raises ValueError if the variable is set to something else than a size.
     """
     text = environ.get("SYNK_CACHE_LIMIT", "").strip() or "1G"
     match = re.fullmatch(r"(\d+)([KMGT]?)", text.upper())

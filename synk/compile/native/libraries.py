@@ -1,11 +1,12 @@
-"""Machine code of this process: taken from the store, or compiled and kept there.
+"""Load compiled libraries into this process: taken from the store, or compiled and kept there.
 
     name -> Libraries.find -> a library, or None
     texts -> Libraries.make -> a library for each, or why there is none
 
-A library is loaded from a file in memory with the very bytes that were checked: nobody can put others in
-their place, the file cannot be cut short later, and no mount forbids to run it. It is unloaded when nothing
-refers to it any more: a process may map 65,530 pieces of files, of which each library takes five.
+A library is loaded from a file in memory that holds the very bytes whose digest was checked. So nobody can
+exchange them, the file cannot be cut short later, and no mount option forbids to run it. A library is
+unloaded when nothing refers to it any more: a process may map 65,530 pieces of files, of which each library
+takes five.
 """
 
 import _ctypes
@@ -29,19 +30,19 @@ from synk.compile.native.store import Store
 
 
 class SourceText(NamedTuple):
-    """The C text of one library, and the names that it is kept by."""
+    """The C text of one library, and the names under which the store keeps the library."""
 
     source: str
     names: tuple[str, ...]
 
 
 class Libraries:
-    """Libraries that a compiler made, now or in another process, and that a store keeps."""
+    """The compiled libraries of this process, which it finds in a store or compiles and keeps there."""
 
     def __init__(self, compiler: Compiler, store: Store):
         self.compiler = compiler
         self.store = store
-        # One that has several names is loaded once.
+        # By digest, so that a library with several names is loaded once.
         self._loaded: weakref.WeakValueDictionary[bytes, ctypes.CDLL] = weakref.WeakValueDictionary()
 
     def find(self, name: str) -> ctypes.CDLL | None:
@@ -53,11 +54,12 @@ class Libraries:
             return None  # it is made anew
 
     def make(self, texts: Sequence[SourceText]) -> list[ctypes.CDLL | CompileError]:
-        """Compile texts at the same time, load them and keep them; return a library or a reason for each.
+        """Compile texts at the same time, load and keep the libraries; return each library, or its error.
 
-        Of several processes that want the same, one compiles and the others wait, to find it in the store.
+        If several processes want the same library, one compiles it; the others wait, and find it in the
+        store.
         """
-        with self.store.turn(texts[0].names[0]):
+        with self.store.lock(texts[0].names[0]):
             found: dict[SourceText, ctypes.CDLL | CompileError | None] = {t: self._kept(t) for t in texts}
             missing = [text for text in texts if found[text] is None]
             made = self.compiler.compile([text.source for text in missing]) if missing else []
@@ -65,7 +67,7 @@ class Libraries:
         return [library for text in texts if (library := found[text]) is not None]
 
     def _kept(self, text: SourceText) -> ctypes.CDLL | None:
-        """Return the library that the store has by all names of a text, or None."""
+        """Return the library that the store has under every name of a text; None for none or several."""
         first, *others = [self.find(name) for name in text.names]
         return first if all(other is first for other in others) else None
 
@@ -116,11 +118,12 @@ def keep_freed_memory() -> None:
         np.empty(LARGEST_OF_HEAP - (1 << 16), "uint8")  # none of its pages is touched
 
 
-def stay_while(library: ctypes.CDLL) -> np.ndarray:
-    """Return an object that keeps a library in memory: functions that are described there refer to it.
+def keep_loaded(library: ctypes.CDLL) -> np.ndarray:
+    """Return an object that keeps a library loaded; functions that the library defines refer to it.
 
-    It is an array, as the collector of garbage does not know those. Of what it knows it runs all finalizers
-    first, and functions that go with it would find their library gone, and read there what they are.
+    The object is a NumPy array, because the garbage collector does not track arrays. It runs the finalizers
+    of all objects that it tracks before it frees any, so functions that are freed together with a tracked
+    object would read their definitions in a library that is unloaded already.
     """
     mapped = np.empty(0)
     weakref.finalize(mapped, _ctypes.dlclose, library._handle).atexit = False
@@ -131,16 +134,17 @@ _numbers = itertools.count(1)
 
 
 def load(content: bytes) -> ctypes.CDLL:
-    """Load a shared library, given what its file holds; its attribute ``mapped`` keeps it in memory.
+    """Load a shared library, given the content of its file; its attribute ``mapped`` keeps it loaded.
 
-    OSError if it is no library of this machine, or there is no memory for it.
+    Raises OSError if the content is no library of this machine, or memory is short.
     """
     with open(os.memfd_create("synk-kernels", os.MFD_CLOEXEC), "wb", buffering=0) as file:
         view = memoryview(content)
         while view:
             view = view[file.write(view) :]
-        # For one path the C library gives what it loaded first, and descriptors come again: slashes count.
+        # For the same path the loader returns the library that it loaded first, and descriptors are used
+        # again. So slashes and dots, which change nothing, make each path a new one.
         path = f"{next(_numbers):b}".replace("1", "./").replace("0", "/")
         library = ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
-    library.mapped = stay_while(library)  # type: ignore[attr-defined]
+    library.mapped = keep_loaded(library)  # type: ignore[attr-defined]
     return library

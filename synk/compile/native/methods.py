@@ -1,6 +1,8 @@
-"""Regions as functions of Python: what they call, and how arrays lie in memory.
+"""Make Python functions of compiled regions, and write into their libraries the addresses that they call.
 
-library, name -> method_of: the functions of NumPy, SciPy and oneDNN that it calls -> a function
+    library, name -> method_of: addresses of functions of NumPy, SciPy and oneDNN -> a Python function
+
+Regions read NumPy's arrays in memory by declarations in ``prelude.h``, which `layout_is_known` checks.
 """
 
 import ctypes
@@ -22,7 +24,7 @@ TABLES: dict[str, Callable[[], list[Any]]] = {
 
 
 class _Method(ctypes.Structure):
-    """Python's description of a function in C."""
+    """``PyMethodDef``, Python's description of a function in C."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -33,19 +35,20 @@ class _Method(ctypes.Structure):
 
 
 def has_method(library: ctypes.CDLL | None, name: str) -> bool:
-    """Tell whether there is a library, and the region ``name`` in it."""
+    """Tell whether ``library`` is a library, and has the region ``name``."""
     return hasattr(library, f"{name}_method")
 
 
 def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable[..., Any]:
-    """Return the region ``name`` of a library as a function of Python, connected to those that it calls.
+    """Return the region ``name`` of a library as a Python function, connected to the functions that it calls.
 
-    As its ``__self__``, which it does not read, it keeps both libraries in memory.
+    ``prelude`` is the library of the functions that all regions call. The Python function's ``__self__``,
+    which the C code does not read, holds the objects that keep both libraries loaded.
 
-    AttributeError or ValueError if one of the libraries has no such function.
+    Raises AttributeError or ValueError if one of the libraries lacks a function.
     """
     method = _Method.in_dll(library, f"{name}_method")
-    _tell(prelude)
+    _fill_prelude(prelude)
     for table, pointers in TABLES.items():
         if hasattr(library, table):  # else no region of the library calls any
             found = pointers()
@@ -56,8 +59,8 @@ def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable
     return make(ctypes.addressof(method), (library.mapped, prelude.mapped), None)
 
 
-def _tell(prelude: ctypes.CDLL) -> None:
-    """Tell the library of what all regions call where NumPy's and oneDNN's functions are."""
+def _fill_prelude(prelude: ctypes.CDLL) -> None:
+    """Write the addresses of NumPy's and oneDNN's functions into the prelude's library."""
     ctypes.c_void_p.in_dll(prelude, "ndarray").value = id(np.ndarray)
     ctypes.c_void_p.in_dll(prelude, "numpy").value = _numpy_functions()
     scalars = (ctypes.c_void_p * 24).in_dll(prelude, "scalars")
@@ -71,13 +74,13 @@ def _tell(prelude: ctypes.CDLL) -> None:
 
 
 def _numpy_functions() -> int:
-    """Return where NumPy's table of functions is, which extensions of other languages call."""
+    """Return the address of NumPy's table of C functions, which extensions call."""
     core: Any = np._core if hasattr(np, "_core") else np.core
     return pointer_in(core._multiarray_umath._ARRAY_API)
 
 
 def layout_is_known() -> bool:
-    """Compare a real array with the declarations in ``prelude.h``."""
+    """Tell whether an array lies in memory as ``prelude.h`` declares it."""
     array = np.zeros((2, 3), "float32")[:, ::2]
     _, data, ndim, shape, strides, _, dtype, flags = _words(id(array) + HEAD - 8, 8)
     numbers = (ctypes.c_int32 * 2).from_address(id(array.dtype) + HEAD + 8)

@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
     most: int
 
 
-# By processor, as /proc/cpuinfo tells it: vendor and instruction set.
+# By vendor and instruction set, as /proc/cpuinfo names them.
 FASTER = {
     ("GenuineIntel", "avx512f"): Sizes(rows=2, columns=8, least=1_500_000, most=1 << 28),
     ("AuthenticAMD", "avx512f"): Sizes(rows=16, columns=64, least=2_000_000, most=1 << 28),
@@ -40,7 +40,10 @@ FASTER = {
 
 
 class Pointers(ctypes.Structure):
-    """Tell regions what to call, and for which sizes: ``onednn`` in C, 0 without oneDNN."""
+    """The C struct ``onednn`` that compiled regions read: oneDNN's functions, and the sizes to call them for.
+
+    Without oneDNN all of its fields are 0.
+    """
 
     _fields_ = (
         ("multiply", ctypes.c_void_p),
@@ -51,14 +54,14 @@ class Pointers(ctypes.Structure):
 
 
 class Products:
-    """``dot(x, y, out=None)``, the product of two matrices of float32.
+    """The function ``dot(x, y, out=None)``: the product of two matrices of float32.
 
     Parameters
     ----------
     library : ctypes.CDLL
         oneDNN. AttributeError if it has no OpenMP.
     sizes : Sizes
-        Which products it computes.
+        The products that oneDNN computes; ``np.dot`` computes the others.
     """
 
     takes_out = True  # the mark of synk.compile.tables
@@ -70,7 +73,7 @@ class Products:
     )
 
     def __init__(self, library: ctypes.CDLL, sizes: Sizes):
-        # Objects of our own: convolutions declare functions of the same library.
+        # Indexing gives new function objects, so these declarations leave those of convolutions alone.
         self._multiply: Any = library["dnnl_sgemm"]
         self._get_threads: Any = library["omp_get_max_threads"]
         self._set_threads: Any = library["omp_set_num_threads"]
@@ -107,7 +110,10 @@ class Products:
 
 
 def order_of(matrix: np.ndarray) -> tuple[bytes, int] | None:
-    """Return how BLAS can read a matrix: "N" by rows or "T" by columns, and elements between those."""
+    """Return how BLAS reads a matrix, "N" by rows or "T" by columns, and elements from one to the next.
+
+    None if it can read the matrix neither way.
+    """
     for order, far, near, length in (
         (b"N", *matrix.strides, matrix.shape[1]),
         (b"T", *matrix.strides[::-1], matrix.shape[0]),
@@ -118,7 +124,7 @@ def order_of(matrix: np.ndarray) -> tuple[bytes, int] | None:
 
 
 def address(array: np.ndarray) -> int:
-    """Return where an array's first element is."""
+    """Return the address of an array's first element."""
     return array.__array_interface__["data"][0]
 
 
@@ -129,7 +135,7 @@ def faster_products() -> Products | None:
 
 @cache
 def products_here() -> Products | None:
-    """Return the products of oneDNN on this processor, if it is in the table."""
+    """Return the products of oneDNN; None if it is missing, or `FASTER` lacks this processor."""
     sizes = sizes_for(cpuinfo())
     library = find().library if sizes is not None else None
     if sizes is None or library is None:
@@ -140,9 +146,9 @@ def products_here() -> Products | None:
         return None
 
 
-def sizes_for(told: str) -> Sizes | None:
-    """Return the sizes for a processor, given what /proc/cpuinfo tells."""
-    lines = (line.partition(":") for line in told.split("\n\n")[0].splitlines())
+def sizes_for(cpuinfo_text: str) -> Sizes | None:
+    """Return the sizes for a processor, given the text of /proc/cpuinfo; None if it is not in `FASTER`."""
+    lines = (line.partition(":") for line in cpuinfo_text.split("\n\n")[0].splitlines())
     facts = {name.strip(): value.split() for name, _, value in lines}
     for (vendor, instructions), sizes in FASTER.items():
         if facts.get("vendor_id") == [vendor] and instructions in facts.get("flags", ()):
@@ -159,7 +165,7 @@ def cpuinfo() -> str:
 
 
 def threads_of_blas() -> set[int]:
-    """Return the numbers of threads of the OpenBLAS libraries; none where NumPy has another BLAS."""
+    """Return the numbers of threads of the loaded OpenBLAS libraries; an empty set for another BLAS."""
     return {library.num_threads for library in _open_blas()}
 
 

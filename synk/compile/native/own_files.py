@@ -1,7 +1,7 @@
 """Open folders and files that nobody but this user can have written.
 
-Each folder is entered from the one above it, no link is followed on the way, and owner and mode are asked of
-the open descriptor: what is looked at is what is read.
+Each folder is opened from the one above it, and no link is followed on the way. Owner and mode are read from
+the open descriptor, so the file that is checked is the one that is read.
 
     path -> own_folder -> descriptor -> read_own_file -> bytes
 """
@@ -13,24 +13,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A FIFO that nobody writes to would keep whoever opens it waiting.
+# Without O_NONBLOCK, opening a FIFO that nobody writes to would wait for ever.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 LARGEST = 1 << 26  # bytes; the largest library of a program has less than 1 MiB
 
 
 class NotOwn(OSError):
-    """Somebody else may have written this."""
+    """Another user owns a file or folder, or may write to it; or it is not of the kind that is expected."""
 
 
 @contextmanager
 def own_folder(folder: str | os.PathLike[str], make: bool = False) -> Iterator[int]:
-    """Give the descriptor of a folder that only this user can have put files into.
+    """Yield the descriptor of a folder that only this user can have put files into.
 
     The folders around it may be root's or this user's, and others may write to them only if they are sticky,
-    as ``/tmp`` is. Links may lead to them, but the folder itself is none. Asked to, this makes what is
-    missing, with mode 0700 whatever the umask is. NotOwn says who else may write there; OSError, that it is
-    missing, or cannot be opened.
+    as ``/tmp`` is. They may be reached through links, but the folder itself must not be a link. With
+    ``make``, missing folders are made, with mode 0700 whatever the umask is.
+
+    Raises NotOwn if somebody else may write there, OSError if the folder is missing or cannot be opened.
     """
     path = Path(os.path.abspath(folder))
     if path.is_symlink():
@@ -38,7 +39,7 @@ def own_folder(folder: str | os.PathLike[str], make: bool = False) -> Iterator[i
     path = Path(os.path.realpath(path.parent)) / path.name
     descriptor = os.open("/", FOLDER)
     try:
-        # Whoever owns / may do anything: root, or who stands for root in a namespace of users.
+        # The owner of / may do anything: root, or the user that stands for root in a user namespace.
         around = {0, os.geteuid(), os.fstat(descriptor).st_uid}
         for entered, name in zip(reversed(path.parents), path.parts[1:], strict=True):
             _check(os.fstat(descriptor), entered, around, sticky_will_do=True)
@@ -54,7 +55,7 @@ def own_folder(folder: str | os.PathLike[str], make: bool = False) -> Iterator[i
 def read_own_file(name: str, folder: int) -> bytes:
     """Return the content of a regular file in an open folder.
 
-    NotOwn says what else it is, or who else may write to it; OSError, that it is missing, or cannot be read.
+    Raises NotOwn if it is no regular file, or others may write to it; OSError if it cannot be read.
     """
     descriptor = os.open(name, FILE, dir_fd=folder)
     try:
@@ -67,7 +68,7 @@ def read_own_file(name: str, folder: int) -> bytes:
 
 
 def check_own_file(facts: os.stat_result, name: str) -> None:
-    """Refuse what is no regular file, or what others may write to, by NotOwn."""
+    """Raise NotOwn unless a file is regular, not too large, and this user alone may write to it."""
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST:
         raise NotOwn(f"{name} is no regular file, or has more than {LARGEST} bytes")
     _check(facts, name, {os.geteuid()})

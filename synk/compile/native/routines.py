@@ -1,6 +1,7 @@
-"""Routines of BLAS and LAPACK in machine code, as SciPy exports them.
+"""The addresses of routines of BLAS and LAPACK, which SciPy exports, for compiled regions to call.
 
-calls of `number_of` in texts -> ``routines`` in a library, which `pointers` fill
+number_of -> a routine's index in a library's table ``routines``
+pointers -> the addresses, for that table
 """
 
 from functools import cache
@@ -12,17 +13,17 @@ NAMES = (
     *("dtrsm", "strsm", "dpotrf", "spotrf"),
     *("dtrsv", "strsv", "dgetrf", "sgetrf", "dgetrs", "sgetrs"),
 )
-TABLE = f"void *routines[{len(NAMES)}];"  # stands before a text that calls any
+TABLE = f"void *routines[{len(NAMES)}];"  # the declaration that a text which calls routines needs
 
 
 def number_of(name: str, kind: str) -> int:
-    """Return the number of a routine on ``float`` or ``double``."""
+    """Return the index of a routine on ``float`` or ``double`` in the table ``routines``."""
     return NAMES.index(("s" if kind == "float" else "d") + name)
 
 
 @cache
 def pointers() -> list[int]:
-    """Return where the routines are."""
+    """Return the addresses of the routines, in the order of `NAMES`."""
     from scipy.linalg import cython_blas, cython_lapack  # takes 100 ms, which many programs do not need
 
     exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__

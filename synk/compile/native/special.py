@@ -1,8 +1,9 @@
-"""Functions of scipy.special in machine code, as SciPy exports them: regions have the bits of its ufuncs.
+"""The functions of scipy.special that compiled regions call, so that they have the bits of SciPy's ufuncs.
 
-    name -> special_text: C that calls it -> ``special`` in a library, which `pointers` fill
+    name -> special_text: C that calls it by its address in the library's table ``special``
+    pointers -> the addresses, for that table
 
-A ufunc computes float32 in double precision, unless `FUNCTIONS` has one for it.
+A ufunc computes float32 in double precision, unless `FUNCTIONS` has a float version.
 """
 
 import re
@@ -13,7 +14,7 @@ from synk.compile.native.capsules import name_in, pointer_in
 
 
 class SpecialFunction(NamedTuple):
-    """A function of numbers of one type of C."""
+    """A function of scipy.special whose arguments and result have one C type, ``kind``."""
 
     name: str
     n_arguments: int
@@ -21,7 +22,7 @@ class SpecialFunction(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """Return the name that a capsule with it has."""
+        """Return the C signature of the function, which is the name of its capsule."""
         return f"{self.kind} ({f'{self.kind}, ' * self.n_arguments}int __pyx_skip_dispatch)"
 
 
@@ -41,7 +42,7 @@ SPECIAL = frozenset(PREFIX + function.name for function in FUNCTIONS)
 
 
 def special_text(name: str, kind: str) -> str:
-    """Return the C of one of `SPECIAL`, on ``float`` or ``double``; `TABLE` stands before it."""
+    """Return the C definition of one of `SPECIAL`, on ``float`` or ``double``; it needs `TABLE` before it."""
     found = [k for k, function in enumerate(FUNCTIONS) if PREFIX + function.name == name]
     k = next((k for k in found if FUNCTIONS[k].kind == kind), found[0])
     _, n, inner = FUNCTIONS[k]
@@ -53,7 +54,7 @@ def special_text(name: str, kind: str) -> str:
 
 @cache
 def pointers() -> list[int]:
-    """Return where the functions are."""
+    """Return the addresses of `FUNCTIONS`, in their order."""
     from scipy.special import cython_special  # takes 10 ms, which few programs need
 
     exported: dict[str, Any] = cython_special.__pyx_capi__

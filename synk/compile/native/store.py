@@ -1,9 +1,9 @@
 """Keep compiled libraries in a folder that many processes share.
 
-Only what this user alone can have written is taken (see `own_files`). Each file ends with a digest of itself:
-one that is damaged, half written or another kernel's is not taken either, but made anew. The bytes that were
-compared are those that are loaded, so a file may change at any time. A folder that has become too large
-loses what was used longest ago (see `kept`).
+The store reads only files that this user alone can have written (see `own_files`). Each file ends with a
+digest of its name and its content; a file that is damaged, half written or another library's is ignored and
+written anew. The bytes whose digest was compared are those that are loaded, so files may change at any time.
+From a folder that has become too large, the libraries used longest ago are removed (see `kept`).
 """
 
 import fcntl
@@ -20,9 +20,10 @@ from synk.compile.native.own_files import NotOwn, own_folder, read_own_file
 
 
 class Store:
-    """Libraries by name, in a folder, by default that of `default_folder`.
+    """A folder of compiled libraries by name, by default that of `default_folder`.
 
-    It is made when something is kept; a folder that cannot be used keeps nothing, and a warning says so once.
+    The folder is made when the first library is kept. If it cannot be used, nothing is kept, and a warning
+    says so once.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None):
@@ -30,7 +31,7 @@ class Store:
         self._unlooked = math.inf  # bytes kept since all files were last looked at
 
     def find(self, name: str) -> bytes | None:
-        """Return an intact library, or None."""
+        """Return the content of a library if the store has it intact, or None."""
         try:
             with own_folder(self._place()) as folder:
                 content = read_own_file(f"{name}.so", folder)
@@ -43,7 +44,7 @@ class Store:
         return content[:-32]
 
     def keep(self, name: str, library: bytes) -> None:
-        """Keep a library, if the folder can be used."""
+        """Write a library into the folder, if that can be used."""
         if self.find(name) is not None:
             return  # another rank was faster
         try:
@@ -60,11 +61,12 @@ class Store:
             self._say(error)
 
     @contextmanager
-    def turn(self, name: str) -> Iterator[None]:
-        """Hold up other processes in `turn` while a library is made; while another one makes it, wait.
+    def lock(self, name: str) -> Iterator[None]:
+        """Within this context, keep other processes from entering with this name; wait if one has entered.
 
-        Who has waited lets nobody wait: where a compiler fails, all others try at the same time. The end of
-        a process ends its turn. In a folder that cannot be used, nobody waits.
+        A process enters it to compile a library. One that has waited keeps no other out: if the first one
+        failed, all of them try at the same time. The end of a process releases its lock. In a folder that
+        cannot be used, nobody waits.
         """
         with ExitStack() as held:
             try:
@@ -80,21 +82,21 @@ class Store:
                     fcntl.lockf(lock, fcntl.LOCK_EX, 1, byte)
                     fcntl.lockf(lock, fcntl.LOCK_UN, 1, byte)
             except OSError as error:
-                # Without a number it is what a signal's handler raised: a TimeoutError, say.
+                # An OSError without a number was raised by a signal's handler: a TimeoutError, for example.
                 if error.errno is None and not isinstance(error, NotOwn):
                     raise
             yield
 
-    def look(self) -> tuple[list[KeptFile], list[str]]:
-        """Return the libraries, used longest ago first, and what is wrong with files that are not taken.
+    def list_files(self) -> tuple[list[KeptFile], list[str]]:
+        """Return the libraries, those used longest ago first, and what is wrong with files that are ignored.
 
-        OSError if the folder is missing, or is not used.
+        Raises OSError if the folder is missing or cannot be used.
         """
         with own_folder(self._place()) as folder:
             return look_into(folder)
 
     def clear(self) -> list[KeptFile]:
-        """Remove all libraries, and return them; OSError as of `look`."""
+        """Remove all libraries, and return them; raises OSError as `list_files` does."""
         with own_folder(self._place()) as folder:
             return shrink(folder, most=-1)  # those without a byte too
 
@@ -107,7 +109,7 @@ class Store:
         if str(self.folder) not in _said:
             _said.add(str(self.folder))
             warnings.warn(
-                f"compiled loops are not kept in {self.folder or 'a folder'}: {said(error)}\n"
+                f"compiled loops are not kept in {self.folder or 'a folder'}: {message_of(error)}\n"
                 "Every process compiles its own; set SYNK_CACHE to a folder that is yours alone",
                 stacklevel=4,
             )
@@ -116,13 +118,13 @@ class Store:
 _said: set[str] = set()
 
 
-def said(error: Exception) -> str:
-    """Return an error's message for people."""
+def message_of(error: Exception) -> str:
+    """Return an error's message for people: the system's words for its number, or the error as text."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def _replace(name: str, content: bytes, folder: int) -> None:
-    """Write a new file in the place of whatever has its name."""
+    """Write a new file of this name, in place of any that is there."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from synk.compile.native.kept import KeptFile, size_limit
-from synk.compile.native.store import Store, said
+from synk.compile.native.store import Store, message_of
 from synk.tools.doctor.machine import size
 
 DESCRIPTION = "Show the compiled libraries that this user's processes share, or remove them."
@@ -30,13 +30,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         limit = size_limit()
         try:
-            kept, refused = store.look()
+            kept, refused = store.list_files()
         except FileNotFoundError:
             kept, refused = [], []
         if options.clear:
             return clear(store, kept, options.yes)
     except (OSError, ValueError) as error:
-        print(f"synk cache: {store.folder or 'a folder'}: {said(error)}", file=sys.stderr)
+        print(f"synk cache: {store.folder or 'a folder'}: {message_of(error)}", file=sys.stderr)
         return 1
     print((as_json if options.json else summary)(store, kept, refused, limit))
     return 0

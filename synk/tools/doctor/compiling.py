@@ -60,7 +60,7 @@ def kernel_cache(machine: MachineFacts) -> Finding:
     kept, refused, present, where = list[object](), list[str](), store.folder, ""
     try:
         try:
-            kept, refused = store.look()
+            kept, refused = store.list_files()
         except FileNotFoundError:
             # Of the folders around it, the innermost that is there.
             present = next(around for around in store.folder.absolute().parents if os.path.exists(around))
@@ -68,7 +68,7 @@ def kernel_cache(machine: MachineFacts) -> Finding:
         with tempfile.TemporaryDirectory(prefix="synk-", dir=present) as inside, module.own_folder(inside):
             pass
     except OSError as error:
-        found = f"{store.folder or 'a folder'} is not used: {module.said(error)}{where}"
+        found = f"{store.folder or 'a folder'} is not used: {module.message_of(error)}{where}"
         return Finding(WARNING, subject, found, choose)
     free = machine.space(present).free
     return grade(

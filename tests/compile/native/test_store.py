@@ -106,7 +106,7 @@ def held_turn(tmp_path):
     child = os.fork()
     if not child:
         try:
-            with store.turn("k1"):
+            with store.lock("k1"):
                 os.write(begin, b"b")
                 signal.pause()
         finally:
@@ -128,7 +128,7 @@ def test_a_handler_that_raises_ends_the_wait(held_turn):
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
-        with pytest.raises(TimeoutError), held_turn.turn("k1"):
+        with pytest.raises(TimeoutError), held_turn.lock("k1"):
             pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -140,5 +140,5 @@ def test_nobody_waits_where_there_is_no_folder(tmp_path, monkeypatch, folder):
     (tmp_path / "file").touch()
     store = Store(tmp_path / "file" / "store")
     store.folder = folder and store.folder
-    with store.turn("k1"), store.turn("k1"):
+    with store.lock("k1"), store.lock("k1"):
         pass

@@ -156,12 +156,12 @@ def test_a_worker_compiles_it_before_the_first_function_is_built(ranks, compiled
     store = compiled_by(*find_compiler().command)
     ranks(2, device="cpu")
     latest = time.monotonic() + 60
-    while not store.folder.is_dir() or not store.look()[0]:
+    while not store.folder.is_dir() or not store.list_files()[0]:
         assert time.monotonic() < latest
         time.sleep(0.02)
-    assert len(store.look()[0]) == 1
+    assert len(store.list_files()[0]) == 1
     exponential()(np.arange(3.0))
-    assert len(store.look()[0]) == 2  # and the region
+    assert len(store.list_files()[0]) == 2  # and the region
 
 
 @pytest.mark.filterwarnings("ignore:(?s).*Graphs run in Python")
