@@ -23,7 +23,7 @@ import synk.compile.dispatch.typed_list
 import synk.ops
 from synk.compile import tables
 from synk.compile.compat import Ger
-from synk.compile.dispatch import array_funcify, late
+from synk.compile.dispatch import array_funcify, import_entry
 from synk.compile.programs import elementwise
 from synk.compile.tables import accepts_out
 from synk.exact.collectives.collective_op import CollectiveOp
@@ -180,7 +180,7 @@ def classes():
 
 def entered(table, op_class):
     """Tell whether a class, or one that it derives from, has an entry."""
-    return table.dispatch(op_class) not in (table.dispatch(object), late)
+    return table.dispatch(op_class) not in (table.dispatch(object), import_entry)
 
 
 def exempt(op_class, allowed):

@@ -1,8 +1,8 @@
 """Array entries, one Op family a file; importing this package registers them all, but for two families.
 
 PyTensor's packages of sparse matrices and typed lists take up to 140 ms to import, and few graphs use them.
-An Op of theirs is in a graph only when its package has been imported, so their entries are imported, which
-is cheap then, when the first of their Ops is met.
+An Op of theirs is in a graph only if its package has been imported already; then importing the entries takes
+little time, and that is done when the first of these Ops is met.
 
 An entry is a function ``(op, node, xp) -> implementation`` registered by the Op's class:
 
@@ -10,8 +10,8 @@ An entry is a function ``(op, node, xp) -> implementation`` registered by the Op
     def dot(op, node, xp):
         return xp.dot
 
-The implementation takes the values of the node's inputs and returns the value of its output, or a
-tuple if there are several. It
+Docstrings of entries say what the implementation does. It takes the values of the node's inputs and returns
+the value of its output, or a tuple if there are several. It
 
 - accepts NumPy scalars for 0-d tensors and may return them;
 - returns the dtype that the node declares;
@@ -57,16 +57,19 @@ FAMILIES = {
 
 
 @array_funcify.register(Op)
-def late(op, node, xp):
-    """The entry of a family that is imported now; where there is none, the Op's own implementation."""
+def import_entry(op, node, xp):
+    """Import the entries of the family of an Op that has none yet, and return its implementation by them.
+
+    An Op that has no entry even then runs its own ``perform``.
+    """
     for family in families(type(op)):
         import_module(family)
     entry = array_funcify.dispatch(type(op))
-    return HostCall(node, xp) if entry is late else entry(op, node, xp)
+    return HostCall(node, xp) if entry is import_entry else entry(op, node, xp)
 
 
 def families(op_class: type) -> Iterator[str]:
-    """Yield the modules with entries for ``op_class`` or a class it derives from."""
+    """Yield the modules with entries for ``op_class`` or for a class from which it derives."""
     for base in op_class.__mro__:
         for package, module in FAMILIES.items():
             if f"{base.__module__}.".startswith(f"{package}."):

@@ -1,4 +1,4 @@
-"""New arrays: filled, uninitialised, counted, triangular, of scalars; diagonals, read and filled."""
+"""Entries that make arrays: filled, uninitialised, counted, triangular, of scalars; and diagonals."""
 
 from collections.abc import Callable
 from itertools import accumulate
@@ -15,7 +15,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Alloc)
 def alloc(op, node, xp):
-    """A value broadcast to a new shape."""
+    """Broadcast a value to a new array of a given shape."""
     value_type = node.inputs[0].type
     dtype, static = value_type.dtype, value_type.shape
     value = node.inputs[0].data if isinstance(node.inputs[0], Constant) else None
@@ -34,7 +34,7 @@ def alloc(op, node, xp):
 
 @array_funcify.register(ExtractDiag)
 def extract_diagonal(op, node, xp):
-    """The diagonals of two axes, as the last axis; a view if the Op declares one."""
+    """Return the diagonals of two axes as the last axis, in a view if the Op declares one."""
     offset, axis1, axis2 = op.offset, op.axis1, op.axis2
     if not op.view:
         return lambda x: xp.diagonal(x, offset, axis1, axis2).copy()
@@ -50,7 +50,7 @@ def extract_diagonal(op, node, xp):
 
 @array_funcify.register(FillDiagonal)
 def fill_diagonal(op, node, xp):
-    """A copy with one value at all elements whose indices are equal."""
+    """Return a copy with one value at all elements whose indices are equal."""
 
     def fill(x, value):
         width = x.shape[-1]
@@ -65,7 +65,7 @@ def fill_diagonal(op, node, xp):
 
 @array_funcify.register(FillDiagonalOffset)
 def fill_diagonal_offset(op, node, xp):
-    """A copy of a matrix with one value on the diagonal ``offset`` places to the right of the main one."""
+    """Return a copy of a matrix with one value on the diagonal ``offset`` places right of the main one."""
 
     def fill(x, value, offset):
         height, width = x.shape

@@ -1,14 +1,14 @@
-"""Matrix products, of batches too, on any array module, also with results wider than the factors.
+"""Entries for products of matrices, of batches too, and `product` for factors narrower than their result.
 
     product(xp, left, right, out_dtype) -> NumPy, others: matmul of factors cast to out_dtype
                                         -> CuPy: `cublas`, where it takes these dtypes, else the same
     dot_of(xp, factors)                 -> NumPy: oneDNN for matrices of float32, where it is faster
 
-In every update ``beta * z + alpha * (x @ y)`` the target may be uninitialised memory when ``beta`` is 0,
-so it is overwritten then, never multiplied.
+In every update ``beta * z + alpha * (x @ y)`` the target may be uninitialised memory when ``beta`` is 0, so
+it is overwritten then, never multiplied.
 
-The product is made apart and added. SciPy's ``gemm`` adds it in place, in 2 % less time at 250 x 800 x 800,
-but importing it takes 0.1 s and brings a second BLAS with threads of its own.
+The product is computed into an array of its own, and added. SciPy's ``gemm`` adds it in place, in 2 % less
+time at 250 x 800 x 800, but importing it takes 0.1 s and brings a second BLAS with threads of its own.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ from synk.compile.programs.text.transfer import is_on_device
 from synk.compile.tables import array_funcify, flops_of, takes_out
 from synk.gpu.dispatch.cublas import can_multiply, multiply
 
-# Where the left factor stands among the inputs; its last axis is the one that is summed over.
+# The position of the left factor among the inputs; its last axis is the one that is summed over.
 LEFT = {Dot: 0, Dot22: 0, Dot22Scalar: 0, BatchedDot: 0, Gemm: 2, Gemv: 2}
 
 
 def count_products(left, inputs, results):
-    """Return twice the elements of the result times the terms of each sum."""
+    """Return the operations of a product: two for each element of the result and each term of its sum."""
     return 2 * int(inputs[left].shape[-1]) * int(results[0].size)
 
 
@@ -42,13 +42,13 @@ for op_class, left in LEFT.items():
 @array_funcify.register(Dot)
 @array_funcify.register(Dot22)
 def dot(op, node, xp):
-    """``x @ y`` of matrices or vectors."""
+    """Compute ``x @ y`` of matrices or vectors."""
     return dot_of(xp, *node.inputs)
 
 
 @array_funcify.register(Dot22Scalar)
 def scaled_dot(op, node, xp):
-    """``alpha * (x @ y)``."""
+    """Compute ``alpha * (x @ y)``."""
     dot = dot_of(xp, *node.inputs[:2])
 
     def product(x, y, alpha, out=None):
@@ -61,7 +61,7 @@ def scaled_dot(op, node, xp):
 
 @array_funcify.register(BatchedDot)
 def batched_dot(op, node, xp):
-    """``x[i] @ y[i]`` for every i."""
+    """Compute ``x[i] @ y[i]`` for every i."""
     matmul = matmul_of(xp)
 
     def product(x, y, out=None):
@@ -76,7 +76,7 @@ def batched_dot(op, node, xp):
 
 @array_funcify.register(Gemm)
 def gemm(op, node, xp):
-    """``beta * z + alpha * (x @ y)`` of matrices."""
+    """Compute ``beta * z + alpha * (x @ y)`` of matrices."""
     _, _, x, y, _ = node.inputs
     inplace, dot = op.inplace, dot_of(xp, x, y)
 
@@ -88,7 +88,7 @@ def gemm(op, node, xp):
 
 @array_funcify.register(Gemv)
 def gemv(op, node, xp):
-    """``beta * y + alpha * (matrix @ x)`` of a vector."""
+    """Compute ``beta * y + alpha * (matrix @ x)`` of vectors ``x`` and ``y``."""
 
     inplace, dot = op.inplace, dot_of(xp)
 
@@ -104,7 +104,7 @@ def gemv(op, node, xp):
 
 @array_funcify.register(Ger)
 def ger(op, node, xp):
-    """``matrix + alpha * outer(x, y)``."""
+    """Compute ``matrix + alpha * outer(x, y)``."""
     inplace = bool(op.destroy_map)
 
     def update(matrix, alpha, x, y, out=None):
@@ -114,7 +114,7 @@ def ger(op, node, xp):
 
 
 def _update(target, alpha, product, beta, inplace):
-    """Return ``beta * target + alpha * product``, in ``target`` or in ``product``, which is overwritten."""
+    """Return ``beta * target + alpha * product``; if ``inplace`` in ``target``, else in ``product``."""
     if is_on_device(alpha) or alpha != 1:
         product *= alpha
     if target.shape != np.broadcast_shapes(target.shape, product.shape):
@@ -148,9 +148,10 @@ def dot_of(xp: Any, *factors: Variable) -> Callable:
 def product(xp: Any, left: Any, right: Any, out_dtype: Any = None, out: Any = None) -> Any:
     """Return ``left @ right``, of shapes (..., m, k) and (..., k, n) or vectors; other axes broadcast.
 
-    With CuPy, views of transposed or broadcast arrays are read where they are. ``out_dtype`` is by default
-    that of the factors; float32 with factors of 16 bits adds up, and returns, numbers of 32 bits, elsewhere
-    than in cuBLAS by casting the factors. ``out`` has that dtype, the result's shape, and memory of its own.
+    With CuPy, transposed or broadcast views are read without a copy. ``out_dtype`` is by default that of the
+    factors. If it is float32 and the factors have 16 bits, sums are computed and returned in float32, by
+    cuBLAS, or elsewhere by casting the factors. ``out`` has this dtype, the result's shape, and memory of its
+    own.
     """
     factors = np.promote_types(left.dtype, right.dtype)
     dtype = factors if out_dtype is None else np.dtype(out_dtype)
@@ -179,7 +180,7 @@ def product(xp: Any, left: Any, right: Any, out_dtype: Any = None, out: Any = No
 
 
 def _product_of_vectors(xp: Any, left: Any, right: Any, dtype: Any, out: Any) -> Any:
-    """Multiply where a factor is a vector, which is a matrix of one row or one column."""
+    """Return the product if a factor is a vector, which counts as a matrix of one row or one column."""
     row, column = left.ndim == 1, right.ndim == 1
     as_matrices = left[None] if row else left, right[:, None] if column else right
     result = product(xp, *as_matrices, dtype)

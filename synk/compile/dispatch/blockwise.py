@@ -1,7 +1,7 @@
-"""Blockwise: a core Op over leading batch axes, in one array call where there is one, else matrix by matrix.
+"""Entry for Blockwise: a core Op over leading batch axes, in one array call if there is one, else in a loop.
 
-core Op -> its entry -> .batched, or named by the Op -> one call
-                     -> otherwise                    -> Loop
+core Op -> its entry -> .batched, or a function that the Op names -> one call
+                     -> no such function                          -> the entry on each matrix
 """
 
 from itertools import chain
@@ -19,13 +19,13 @@ from synk.compile.tables import array_funcify, flops_of
 
 @flops_of.register(Blockwise)
 def count_of_the_core(op):
-    """Count as the core Op does."""
+    """Return the count of the core Op, which holds for batches too."""
     return flops_of(op.core_op)
 
 
 @array_funcify.register(Blockwise)
 def blockwise(op, node, xp):
-    """A core Op on every matrix or vector of a batch."""
+    """Run a core Op on every matrix or vector of a batch."""
     core = array_funcify(op.core_op, op._create_dummy_core_node(node.inputs), xp)
     batched = getattr(core, "batched", None) or batched_function(op, xp)
     if batched is None and isinstance(core, HostCall):
@@ -34,9 +34,10 @@ def blockwise(op, node, xp):
 
 
 def batched_function(op: Blockwise, xp):
-    """Return the function of ``xp`` that computes ``op`` on all batches, or None.
+    """Return the function of ``xp`` that computes ``op`` on whole batches, or None.
 
-    Ops name it themselves, ``matmul``; a name from SciPy has no twin in ``xp``.
+    The Op itself names the function, ``matmul`` for example. Names in SciPy are left out, as ``xp`` has no
+    such module.
     """
     spec = op.gufunc_spec or getattr(op.core_op, "gufunc_spec", None)
     if spec is None or len(op.outputs_sig) > 1 or spec[0].startswith("scipy."):
@@ -46,10 +47,10 @@ def batched_function(op: Blockwise, xp):
 
 
 class Batch:
-    """Run a core implementation over the batch.
+    """The implementation of a Blockwise.
 
-    ``core`` implements one matrix, and decides what failure means; ``batched``, or None, does all at once,
-    and may raise LinAlgError.
+    ``core`` implements the core Op on one matrix, and decides what failure means. ``batched``, or None,
+    computes the whole batch at once; if it raises LinAlgError, ``core`` computes matrix by matrix.
     """
 
     def __init__(self, op, node, xp, core, batched):
@@ -73,7 +74,7 @@ class Batch:
             try:
                 return self._batched(*inputs)
             except np.linalg.LinAlgError:
-                pass  # one bad matrix spoils no other
+                pass  # so that the other matrices of the batch have results
         results = self._one_by_one(inputs)
         return results[0] if len(results) == 1 else results
 
@@ -89,24 +90,24 @@ class Batch:
             if stacks is None:
                 stacks = [self._xp.empty(shape + value.shape, value.dtype) for value in values]
             for stack, value in zip(stacks, values, strict=True):
-                # Assigned without a look, a length of 1 would broadcast.
+                # Without this check, a length of 1 would broadcast in the assignment.
                 if value.shape != stack.shape[len(shape) :]:
                     raise ValueError(f"a result of shape {value.shape} does not fit into {stack.shape}")
                 stack[index] = value
         return stacks
 
     def _spread(self, position, x, shape):
-        """Repeat ``x`` along batch axes."""
+        """Broadcast an input to the shape of the batch."""
         if x.shape[: self._batch_ndim] == shape:
             return x
-        # What the core Op reads on the host is there.
+        # An input that the core Op reads on the host is a NumPy array.
         xp = np if isinstance(x, np.ndarray) else self._xp
         x = xp.broadcast_to(x, shape + x.shape[self._batch_ndim :])
-        # What serves several times must survive the first.
+        # The core Op may overwrite it, but reads it once for each matrix.
         return x.copy() if position in self._destroyed else x
 
     def _empty(self, shape, inputs):
-        """Return results of no matrices; their lengths are those of the inputs of the same name."""
+        """Return the results of an empty batch; their axes are as long as inputs' axes of the same name."""
         lengths = {}
         for x, names in zip(inputs, self._signature[0], strict=True):
             lengths.update(zip(names, x.shape[self._batch_ndim :], strict=True))

@@ -13,10 +13,10 @@ REMEDY = (
 
 
 def length_check(shapes: Sequence[Sequence[int | None]]) -> Callable[[Sequence], None] | None:
-    """Return a check that arrays agree in length, or None if the static shapes say that they do.
+    """Return a function that checks that arrays agree in length; None if static shapes guarantee it.
 
-    It takes the arrays and raises ValueError if one of their leading axes differs. ``shapes`` has the static
-    lengths of these for each array; None is an unknown one, 1 broadcasts.
+    The function takes the arrays and raises ValueError if their lengths along an axis differ. ``shapes`` has
+    for each array the static lengths of the leading axes to check: None is unknown, and 1 broadcasts.
     """
     axes = []
     for axis, lengths in enumerate(zip(*shapes, strict=True)):
@@ -37,9 +37,9 @@ def length_check(shapes: Sequence[Sequence[int | None]]) -> Callable[[Sequence],
 
 
 def check_fill(static_shape: Sequence[int | None], shape: Sequence[int], target: Sequence[int]) -> None:
-    """Check that a value of ``shape`` fills ``target`` by declared broadcasting only.
+    """Raise ValueError if filling ``target`` with a value of ``shape`` would broadcast an undeclared axis.
 
-    Axes are aligned at the right, as in NumPy.
+    ``static_shape`` is that of the value. Axes are aligned at the right, as in NumPy.
     """
     for axis in range(-min(len(shape), len(target)), 0):
         if shape[axis] == 1 != target[axis] and static_shape[axis] != 1:

@@ -1,4 +1,4 @@
-"""Triangular factors of a matrix: Cholesky, LU, QR.
+"""Entries for triangular factors of a matrix: Cholesky, LU, QR.
 
 A matrix without factors gives NaN. LAPACK works on Fortran order: an input that may be destroyed is
 overwritten if it has that order and the right dtype, otherwise it is copied.
@@ -27,7 +27,7 @@ QR_MODES = {"full": "complete", "economic": "reduced"}  # SciPy's names: NumPy's
 
 @array_funcify.register(Cholesky)
 def cholesky(op, node, xp):
-    """Lower ``c`` with ``x = c c^H``, or upper ``c`` with ``x = c^H c``."""
+    """Compute the lower ``c`` with ``x = c c^H``, or the upper ``c`` with ``x = c^H c``."""
     dtype, function = work_dtype(node), raising(xp, xp.linalg.cholesky)
 
     def batched(x):
@@ -66,7 +66,7 @@ def _potrf(lower, overwrite, dtype):
 
 @array_funcify.register(LU)
 def lu(op, node, xp):
-    """``x = P L U``; ``P`` as a matrix, as the rows of ``L`` in their order, or multiplied into ``L``."""
+    """Compute ``x = P L U``; ``P`` as a matrix, as the order of ``L``'s rows, or multiplied into ``L``."""
     function, dtype = scipy_linalg(xp).lu, work_dtype(node)
 
     def whole(x):
@@ -106,15 +106,15 @@ def _lu_by_lapack(op, dtype):
 
 @array_funcify.register(LUFactor)
 def lu_factor(op, node, xp):
-    """``L`` and ``U`` in one matrix, and the row that each row was exchanged with."""
+    """Compute ``L`` and ``U`` in one matrix, and the row that each row was exchanged with."""
     dtype = work_dtype(node)
 
-    def twin(a):
+    def on_device(a):
         packed, pivots = scipy_linalg(xp).lu_factor(a.astype(dtype), overwrite_a=True, check_finite=False)
         singular = (xp.diagonal(packed) == 0).any()
         return xp.where(singular, xp.asarray(np.nan, dtype), packed), pivots
 
-    factor = _getrf(op.overwrite_a, dtype) if xp is np else twin
+    factor = _getrf(op.overwrite_a, dtype) if xp is np else on_device
 
     def checked(a):
         check_square(a)
@@ -138,7 +138,7 @@ def _getrf(overwrite, dtype):
 
 @array_funcify.register(PivotToPermutations)
 def pivots_to_permutation(op, node, xp):
-    """The permutation that a list of row exchanges amounts to, or its inverse."""
+    """Compute the permutation that a list of row exchanges amounts to, or its inverse."""
 
     def convert(pivots):
         rows = permutation(pivots)
@@ -148,7 +148,7 @@ def pivots_to_permutation(op, node, xp):
 
 
 def permutation(pivots):
-    """Return where each row comes from when row i has been exchanged with row ``pivots[i]``, i = 0, 1, ..."""
+    """Return the rows' original numbers after exchanging row i with ``pivots[i]``, for i = 0, 1, ..."""
     rows = list(range(len(pivots)))
     for i, pivot in enumerate(pivots.tolist()):
         rows[i], rows[pivot] = rows[pivot], rows[i]
@@ -157,7 +157,7 @@ def permutation(pivots):
 
 @array_funcify.register(QR)
 def qr(op, node, xp):
-    """Orthogonal ``Q`` and triangular ``R``; LAPACK's reflectors if raw; column pivots if asked."""
+    """Compute orthogonal ``Q`` and triangular ``R``, or LAPACK's reflectors; with column pivots if asked."""
     mode, dtype = QR_MODES.get(op.mode), work_dtype(node)
 
     def batched(x):

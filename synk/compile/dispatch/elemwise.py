@@ -1,9 +1,9 @@
-"""Elemwise: a scalar Op over whole arrays, in place where the graph allows it.
+"""Entry for Elemwise: a scalar Op over whole arrays, in place where the graph allows it.
 
 On a GPU a Composite is computed by a kernel, and so is a scalar Op that array functions are slow at;
 ``array_scalar`` says how to compute any other. This file chooses, and adds the check of lengths and the
-``out=`` of in-place patterns. Where no kernel can be had, a Composite's scalar Ops run one after another
-on whole arrays:
+``out=`` of in-place patterns. If there is no kernel, the scalar Ops of a Composite run one after another on
+whole arrays:
 
     node -> expand: a graph with an Elemwise for each scalar Op -> emit -> Unfused
 """
@@ -43,7 +43,7 @@ KERNEL_ALONE = (
 
 @array_funcify.register(Elemwise)
 def elemwise(op, node, xp):
-    """A scalar Op on every element."""
+    """Apply a scalar Op to every element."""
     composite = isinstance(op.scalar_op, Composite)
     without_kernel = unfused if composite else _by_array_functions
     if composite or (node.outputs[0].type.ndim and isinstance(op.scalar_op, KERNEL_ALONE)):
@@ -59,7 +59,7 @@ def _by_array_functions(node, xp):
 
 
 def _in_place(function, node, xp):
-    """Add the check of lengths, and let the input to be overwritten be ``out``."""
+    """Add the check of lengths to a function, and write to the inputs that the Op overwrites."""
     destinations = node.op.inplace_pattern
     # A 0-d array may arrive as a NumPy scalar, which nothing can be written to.
     if node.outputs[0].type.ndim == 0:
@@ -84,7 +84,7 @@ def _in_place(function, node, xp):
 
 
 def _copying(function, n_outputs):
-    """Let a function that returns fresh arrays take ``out=``."""
+    """Return a function that takes ``out=``, given one that only returns new arrays."""
 
     def call(*inputs, out=None):
         results = function(*inputs)
@@ -110,7 +110,7 @@ def unfused(node: Apply, xp: ModuleType) -> "Unfused":
 
 
 class Unfused:
-    """Run the program of an expanded Composite, whose results are fresh, and copy them where they belong."""
+    """Run the program of an expanded Composite, and copy its results to the arrays given for them."""
 
     def __init__(self, program: Any, node: Apply):
         self.host_nodes = program.host_nodes
@@ -132,7 +132,7 @@ class Unfused:
 
 
 def expand(node: Apply) -> FunctionGraph:
-    """Return the graph of an Elemwise node with one Elemwise for each scalar Op, none in place."""
+    """Return a graph that computes an Elemwise node by one Elemwise for each scalar Op, none in place."""
     inputs = [variable.type() for variable in node.inputs]
     outputs = _expand(node.op.scalar_op, inputs)
     pattern = node.outputs[0].type.broadcastable

@@ -1,9 +1,9 @@
-"""Elemwise nodes as one kernel of a GPU, in place and into given outputs too.
+"""Elemwise nodes as one kernel of a GPU, also in place and into given outputs.
 
     node -> fused: a kernel -> an implementation; None -> `elemwise` does without
 
-Kernels read and write arrays of 16 bits, and take NumPy's scalars along. On NumPy elementwise nodes are in
-regions (`synk.compile.regions`).
+Kernels read and write arrays of 16 bits, and take NumPy's scalars as arguments. With NumPy, elementwise nodes
+are in regions (`synk.compile.regions`).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ def fused(
     reads: Sequence[str] = (),
     gives: Sequence[str] = (),
 ) -> Callable | None:
-    """Return an implementation of an Elemwise node by a kernel, or None if it cannot have one.
+    """Return an implementation of an Elemwise node by a kernel, or None if there is none.
 
-    ``instead`` makes the implementation to use should the kernel turn out not to compile; ``reads`` and
-    ``gives`` say which inputs and outputs are stored in 16 bits, and as what, "" for others.
+    ``instead`` returns the implementation to use if the kernel does not compile. ``reads`` and ``gives`` are
+    the dtypes of inputs and outputs that are stored in 16 bits, "" for others.
     """
     if dialect_of(xp) is not CUDA:
         return None
@@ -84,7 +84,7 @@ def _implementation(
 
 
 def _allocator(position: int, node: Apply, xp: ModuleType, dtype: np.dtype) -> Callable[[Sequence], Any]:
-    """Return a function of the inputs that makes an output, or finds the input that it overwrites."""
+    """Return a function that takes the inputs and returns the array for an output: a new one, or an input."""
     output = node.outputs[position]
     destination = node.op.inplace_pattern.get(position)
     if output.type.ndim == 0:
@@ -106,7 +106,10 @@ def _allocator(position: int, node: Apply, xp: ModuleType, dtype: np.dtype) -> C
 def _repair(
     kernel: Any, node: Apply, xp: ModuleType, dtypes: Sequence[np.dtype]
 ) -> Callable[[Sequence, Sequence], None]:
-    """Return the function for arrays that a kernel refuses: it names differing lengths, or makes them fit."""
+    """Return the function that is called for arrays which a kernel refuses.
+
+    It raises an error if lengths differ, or converts the arrays to the dtypes that the kernel takes.
+    """
     check = length_check([variable.type.shape for variable in node.inputs])
 
     def make_fit(inputs, outputs):

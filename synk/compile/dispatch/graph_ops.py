@@ -1,4 +1,4 @@
-"""Ops about the graph itself: copies, views, checks, conversions, inner graphs and choices between them."""
+"""Entries for Ops about the graph itself: copies, views, checks, conversions, inner graphs and choices."""
 
 from copy import deepcopy
 
@@ -16,18 +16,18 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(OpFromGraph)
 def op_from_graph(op, node, xp):
-    """The inner graph, as a program of its own."""
+    """Run the inner graph, as a program of its own."""
     return emit(inner_graph(op, inner_rewriter(xp)), xp, unpack=True)
 
 
 @array_funcify.register(LazyIfElse)
 def lazy_if_else(op, node, xp):
-    """Two inner graphs, one of which runs."""
+    """Run one of two inner graphs."""
     return Branches(op_from_graph(op.true_branch, node, xp), op_from_graph(op.false_branch, node, xp))
 
 
 class Branches:
-    """Run one of two programs: ``branches(condition, *inputs)``."""
+    """An implementation that runs one of two programs: ``branches(condition, *inputs)``."""
 
     def __init__(self, then, otherwise):
         self.then, self.otherwise = then, otherwise
@@ -39,7 +39,7 @@ class Branches:
 
 @array_funcify.register(IfElse)
 def if_else(op, node, xp):
-    """One of two groups of values, all of which have been computed."""
+    """Return one of two groups of values, both of which have been computed."""
     n_outs, views = op.n_outs, op.as_view
 
     def choose(condition, *values):
@@ -53,7 +53,7 @@ def if_else(op, node, xp):
 
 
 def copy_value(value):
-    """Return a value that shares nothing with ``value``: an array, a scalar or any object."""
+    """Return a copy of an array, a scalar or any object, which shares no memory with it."""
     if isinstance(value, np.generic):
         return value
     return value.copy() if hasattr(value, "__array__") else deepcopy(value)
@@ -61,7 +61,7 @@ def copy_value(value):
 
 @array_funcify.register(CheckAndRaise)
 def check_and_raise(op, node, xp):
-    """The input itself, if all conditions hold."""
+    """Return the input itself, if all conditions hold."""
 
     def check(x, *conditions):
         if not all(conditions):

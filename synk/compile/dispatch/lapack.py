@@ -1,4 +1,4 @@
-"""Helpers that the entries for linear algebra share: where routines are, their dtypes, what failure means.
+"""Helpers of the entries for linear algebra: they find routines and dtypes, and check inputs and failures.
 
 SciPy's linear algebra takes longer to import than all of synk; it is imported when a graph first needs it.
 """
@@ -12,7 +12,7 @@ from pytensor.tensor.linalg.dtype_utils import linalg_output_dtype
 
 
 def scipy_linalg(xp: ModuleType) -> ModuleType:
-    """Return the module that is to ``xp`` what ``scipy.linalg`` is to NumPy; CuPy's has far less in it."""
+    """Return ``scipy.linalg``, or the smaller module that CuPy has in its place."""
     return import_module("scipy.linalg" if xp is np else "cupyx.scipy.linalg")
 
 
@@ -22,15 +22,15 @@ def lapack(name: str, dtype: np.dtype):
 
 
 def work_dtype(node: Apply) -> np.dtype:
-    """Return the dtype in which LAPACK computes ``node``: one of its four."""
+    """Return the dtype in which LAPACK computes ``node``: float32, float64, complex64 or complex128."""
     return np.dtype(linalg_output_dtype(*[variable.type.dtype for variable in node.inputs]))
 
 
 def as_declared(result, variable):
-    """Convert ``result`` to the dtype of ``variable`` where that loses precision at most.
+    """Convert ``result`` to the dtype of ``variable``, unless that would change more than its precision.
 
-    Some Ops declare integers for the solution of a system of integers, and real eigenvectors of a
-    complex matrix; there the values count.
+    Some Ops declare integers for the solution of a system of integers, or real eigenvectors of a complex
+    matrix; then the values are kept, in the dtype in which they were computed.
     """
     dtype = np.dtype(variable.type.dtype)
     if not np.can_cast(result.dtype, dtype, "same_kind"):
@@ -39,9 +39,9 @@ def as_declared(result, variable):
 
 
 def raising(xp: ModuleType, function):
-    """Return ``function`` of ``xp.linalg`` so that it raises LinAlgError where it fails, as NumPy's do.
+    """Return ``function`` of ``xp.linalg`` in a form that raises LinAlgError where it fails, as NumPy's do.
 
-    CuPy returns invalid numbers unless it is told to look, which waits for the device.
+    CuPy returns invalid numbers unless it is told to check for failures, which waits for the device.
     """
     if xp is np:
         return function
@@ -55,10 +55,11 @@ def raising(xp: ModuleType, function):
 
 
 def in_batches(function):
-    """Mark an implementation that takes whole batches too, along leading axes.
+    """Mark an implementation that also takes whole batches, along leading axes.
 
-    Blockwise calls what it finds under ``implementation.batched`` once instead of the implementation once
-    a matrix. If that raises LinAlgError it does them one by one after all: a bad matrix spoils no other.
+    Blockwise calls ``implementation.batched``, if there is one, once for the batch instead of the
+    implementation once for each matrix. If that raises LinAlgError it computes matrix by matrix after all, so
+    that the other matrices have results.
     """
     function.batched = function
     return function
@@ -78,5 +79,5 @@ def check_rows(a, b) -> None:
 
 
 def adjoint(xp: ModuleType, x):
-    """Return the conjugate transpose of a matrix or of each of a batch."""
+    """Return the conjugate transpose of a matrix, or of each matrix of a batch."""
     return xp.conj(xp.swapaxes(x, -1, -2))

@@ -1,6 +1,6 @@
-"""Linear algebra in one call: determinants, inverses, least squares, the exponential, block matrices.
+"""Entries for linear algebra in one call: determinants, inverses, least squares, exponential, block matrices.
 
-Nearly all of them do whole batches.
+Nearly all of these implementations take whole batches.
 """
 
 from itertools import accumulate
@@ -18,28 +18,28 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Det)
 def det(op, node, xp):
-    """Determinant."""
+    """Compute the determinant."""
     dtype = work_dtype(node)
     return in_batches(lambda x: xp.linalg.det(x.astype(dtype, copy=False)))
 
 
 @array_funcify.register(SLogDet)
 def slogdet(op, node, xp):
-    """Sign of the determinant, and the logarithm of its absolute value."""
+    """Compute the sign of the determinant, and the logarithm of its absolute value."""
     dtype = work_dtype(node)
     return in_batches(lambda x: tuple(xp.linalg.slogdet(x.astype(dtype, copy=False))))
 
 
 @array_funcify.register(MatrixInverse)
 def inverse(op, node, xp):
-    """Inverse; LinAlgError if there is none."""
+    """Compute the inverse; raise LinAlgError if there is none."""
     dtype, inv = work_dtype(node), raising(xp, xp.linalg.inv)
     return in_batches(lambda x: inv(x.astype(dtype, copy=False)))
 
 
 @array_funcify.register(MatrixPinv)
 def pseudo_inverse(op, node, xp):
-    """Moore-Penrose inverse."""
+    """Compute the Moore-Penrose inverse."""
     dtype, pinv = work_dtype(node), raising(xp, xp.linalg.pinv)
     # CuPy has no short cut for Hermitian matrices.
     keywords = {"hermitian": op.hermitian} if xp is np else {}
@@ -48,14 +48,14 @@ def pseudo_inverse(op, node, xp):
 
 @array_funcify.register(TensorInv)
 def tensor_inverse(op, node, xp):
-    """Inverse with respect to ``tensordot``."""
+    """Compute the inverse with respect to ``tensordot``."""
     function, dtype = raising(xp, xp.linalg.tensorinv), work_dtype(node)
     return lambda a: as_declared(function(a.astype(dtype, copy=False), op.ind), node.outputs[0])
 
 
 @array_funcify.register(TensorSolve)
 def tensor_solve(op, node, xp):
-    """``x`` with ``tensordot(a, x) = b``."""
+    """Compute ``x`` with ``tensordot(a, x) = b``."""
     function, dtype = raising(xp, xp.linalg.tensorsolve), work_dtype(node)
 
     def solve(a, b):
@@ -67,7 +67,7 @@ def tensor_solve(op, node, xp):
 
 @array_funcify.register(Lstsq)
 def least_squares(op, node, xp):
-    """Least-squares solution, squared residuals, rank, singular values."""
+    """Compute the least-squares solution, squared residuals, the rank and singular values."""
 
     def solve(x, y, rcond):
         results = xp.linalg.lstsq(x, y, rcond=rcond.item())
@@ -83,7 +83,7 @@ def least_squares(op, node, xp):
 
 @array_funcify.register(Expm)
 def exponential(op, node, xp):
-    """Exponential of a square matrix."""
+    """Compute the exponential of a square matrix."""
     dtype, expm = work_dtype(node), scipy_linalg(xp).expm
 
     def function(x):
@@ -94,7 +94,7 @@ def exponential(op, node, xp):
 
 @array_funcify.register(BlockDiagonal)
 def block_diagonal(op, node, xp):
-    """Matrices along the diagonal, zeros elsewhere."""
+    """Place matrices along the diagonal of a matrix that is zero elsewhere."""
     dtype = node.outputs[0].type.dtype
 
     def place(*blocks):

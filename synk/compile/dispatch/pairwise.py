@@ -33,9 +33,10 @@ WIDTH = 512  # numbers; shorter rows spend their time between loops
 
 
 def sum_float32(x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-    """Sum a float32 array over ``axes``, sorted and not negative; layouts but C and Fortran order in float64.
+    """Sum a float32 array over ``axes``, which are sorted and not negative.
 
-    The result is new, and a scalar if no axis is left; it is float32, or float64 yet to be rounded.
+    The result is a new array, or a scalar if no axis is left, of float32, or of float64 that the caller
+    rounds. An array in neither C nor Fortran order is summed in float64.
     """
     if x.flags.c_contiguous:
         return _sum_runs(x, axes)

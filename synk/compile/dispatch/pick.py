@@ -1,4 +1,4 @@
-"""Elements picked by number, or found: repeated, permuted, chosen among arrays, sorted, searched for."""
+"""Entries that pick elements by number, or find them: repeat, permute, choose, sort, search."""
 
 import numpy as np
 from pytensor.tensor.basic import Choose, Nonzero, PermuteRowElements
@@ -12,7 +12,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Repeat)
 def repeat(op, node, xp):
-    """Each element of an axis as often as ``times`` says."""
+    """Repeat each element of an axis as often as ``times`` says."""
     axis = op.axis
     if xp is np:
         return lambda x, times: xp.repeat(x, times, axis=axis)
@@ -27,14 +27,14 @@ def repeat(op, node, xp):
 
 @array_funcify.register(Choose)
 def choose(op, node, xp):
-    """``choices[a]``, element by element."""
+    """Compute ``choices[a]``, element by element."""
     mode, dtype = op.mode, node.outputs[0].type.dtype
     return lambda a, choices: xp.choose(a, choices, mode=mode).astype(dtype, copy=False)
 
 
 @array_funcify.register(PermuteRowElements)
 def permute_rows(op, node, xp):
-    """Rows of ``x`` in the orders ``y``: ``result[j] = x[y[j]]``, or ``result[y[j]] = x[j]`` if inverse."""
+    """Permute rows of ``x``: ``result[j] = x[y[j]]``, or ``result[y[j]] = x[j]`` if inverse."""
     inverse = op.inverse
     check = length_check([variable.type.shape[:-1] for variable in node.inputs])
 
@@ -58,7 +58,7 @@ def permute_rows(op, node, xp):
 
 @array_funcify.register(RavelMultiIndex)
 def ravel_index(op, node, xp):
-    """One number for the indices along each axis."""
+    """Compute flat indices from the indices along each axis."""
     mode, order = op.mode, op.order
 
     def ravel(*inputs):
@@ -71,7 +71,7 @@ def ravel_index(op, node, xp):
 
 @array_funcify.register(UnravelIndex)
 def unravel_index(op, node, xp):
-    """The indices along each axis for one number."""
+    """Compute the indices along each axis from flat indices."""
     order, n_axes = op.order, len(node.outputs)
 
     def unravel(places, shape):
@@ -87,7 +87,7 @@ def unravel_index(op, node, xp):
 @array_funcify.register(SortOp)
 @array_funcify.register(ArgSortOp)
 def sort(op, node, xp):
-    """The sorted values, or the indices that sort them."""
+    """Compute the sorted values, or the indices that sort them."""
     function = xp.argsort if isinstance(op, ArgSortOp) else xp.sort
     # Other array modules have one algorithm each.
     keywords = {"kind": op.kind} if xp is np else {}
@@ -101,7 +101,7 @@ def sort(op, node, xp):
 
 @array_funcify.register(Nonzero)
 def nonzero(op, node, xp):
-    """The indices of what is not zero, one vector per axis."""
+    """Compute the indices of elements that are not zero, one vector per axis."""
 
     def find(x):
         # Copied, since NumPy gives columns of one matrix.
@@ -113,7 +113,7 @@ def nonzero(op, node, xp):
 
 @array_funcify.register(SearchsortedOp)
 def search_sorted(op, node, xp):
-    """Return the place of each of ``values`` in a vector that is sorted, or that ``sorter`` sorts."""
+    """Compute the place of each of ``values`` in a vector that is sorted, or that ``sorter`` sorts."""
     side = op.side
 
     def find(vector, values, sorter=None):
@@ -124,7 +124,7 @@ def search_sorted(op, node, xp):
 
 @array_funcify.register(Unique)
 def unique(op, node, xp):
-    """The different values in order and, if asked for, where they are and how many."""
+    """Compute the different values in order and, if asked for, where they are and how many."""
     wanted = {name: True for name in ("return_index", "return_inverse", "return_counts") if getattr(op, name)}
     axis = op.axis
 

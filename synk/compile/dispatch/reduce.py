@@ -1,4 +1,4 @@
-"""Reductions along axes by any associative scalar Op, argmax, running sums and products, and softmax."""
+"""Entries for reductions by any associative scalar Op, argmax, running sums and products, and softmax."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ LOGICAL = {basic.AND: "all", basic.OR: "any"}
 
 @array_funcify.register(CAReduce)
 def careduce(op, node, xp):
-    """Sum, product, extreme, logic or any other associative scalar Op over axes."""
+    """Reduce axes by sum, product, extreme, logic or any other associative scalar Op."""
     kind, ndim = type(op.scalar_op), node.inputs[0].type.ndim
     source, dtype = np.dtype(node.inputs[0].type.dtype), np.dtype(node.outputs[0].type.dtype)
     accumulator = np.dtype(op.acc_dtype or dtype)
@@ -39,7 +39,7 @@ def careduce(op, node, xp):
 
 
 def _method(name, computed, declared, **keywords):
-    """Call a method of arrays, whose result has dtype ``computed``, for one of dtype ``declared``."""
+    """Return a reduction by a method of arrays; its result is converted from ``computed`` to ``declared``."""
 
     def reduction(x, out=None):
         if computed == declared:
@@ -51,7 +51,7 @@ def _method(name, computed, declared, **keywords):
 
 
 def deliver(value, dtype, out=None):
-    """Return ``value``, which is fresh, as ``dtype`` or as it is, or write it to ``out``."""
+    """Write a new array to ``out`` if that is given; else return it, as ``dtype`` unless that is None."""
     if out is None:
         return value if dtype is None else value.astype(dtype, copy=False)
     out[...] = value
@@ -59,13 +59,13 @@ def deliver(value, dtype, out=None):
 
 
 def _initial(op, dtype) -> dict:
-    """The value of an empty maximum or minimum, where the Op has one."""
+    """Return the keywords that define an empty maximum or minimum, where the Op has a value for it."""
     value = op.initial_value(dtype) if hasattr(op, "initial_value") else None
     return {} if value is None else {"initial": value}
 
 
 def _sum_float32(axes, xp):
-    """Sum float32 as accurately as in float64, or nearly, in less time; see `pairwise`."""
+    """Return a sum of float32 that is nearly as accurate as in float64, in less time; see `pairwise`."""
     if xp is not np:
         return _method("sum", "float32", "float32", axis=axes)  # devices add in trees
 
@@ -76,7 +76,7 @@ def _sum_float32(axes, xp):
 
 
 def _tree(op, node, xp, axes, accumulator, dtype):
-    """Combine halves until one element is left: log2(n) calls of the scalar Op on arrays."""
+    """Return a reduction that combines halves until one element is left: log2(n) calls on arrays."""
     term = TensorType(accumulator, (None, None))
     combine = array_scalar(op.scalar_op, Elemwise(op.scalar_op)(term(), term()).owner, xp)
     if combine is None:
@@ -94,7 +94,7 @@ def _tree(op, node, xp, axes, accumulator, dtype):
 
 
 def _combine_rows(x, combine, scalar_op, xp):
-    """Return a new row that combines the rows of ``x``; the identity of the scalar Op if there are none."""
+    """Return a new row that combines the rows of ``x``; without rows, the identity of the scalar Op."""
     if len(x) == 0:
         if scalar_op.identity is None:
             raise ValueError(f"zero-size array to reduction by {scalar_op}, which has no identity")
@@ -112,7 +112,7 @@ def _combine_rows(x, combine, scalar_op, xp):
 
 @array_funcify.register(Argmax)
 def argmax(op, node, xp):
-    """The index of the first maximum, over one axis or over several taken as one."""
+    """Compute the index of the first maximum, over one axis or over several taken as one."""
     ndim = node.inputs[0].type.ndim
     axes = tuple(range(ndim)) if op.axis is None else op.axis
     if len(axes) == 1:
@@ -129,7 +129,7 @@ def argmax(op, node, xp):
 
 @array_funcify.register(CumOp)
 def cumulative(op, node, xp):
-    """Running sum or product."""
+    """Compute a running sum or product."""
     wide = cumulated(node.inputs[0].type.dtype)
     if wide != node.outputs[0].type.dtype:
         raise TypeError(refusal(node, f"what reads it takes {node.outputs[0].type.dtype}, not {wide}"))
@@ -139,7 +139,7 @@ def cumulative(op, node, xp):
 
 @array_funcify.register(Softmax)
 def softmax(op, node, xp):
-    """``exp(x - max x) / sum exp(x - max x)`` along an axis, in one buffer of the input's size."""
+    """Compute ``exp(x - max x) / sum exp(x - max x)`` along an axis, in one buffer of the input's size."""
     axis, dtype = op.axis, node.outputs[0].type.dtype
 
     def function(x):
@@ -155,7 +155,7 @@ def softmax(op, node, xp):
 
 @array_funcify.register(LogSoftmax)
 def log_softmax(op, node, xp):
-    """``(x - max x) - log sum exp(x - max x)``, in one buffer too."""
+    """Compute ``(x - max x) - log sum exp(x - max x)`` along an axis, in one buffer too."""
     axis, dtype = op.axis, node.outputs[0].type.dtype
 
     def function(x):

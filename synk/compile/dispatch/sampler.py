@@ -1,19 +1,19 @@
-"""Random variables: the advanced generator and a draw.
+"""Entry for random variables, which return the advanced generator and a draw; `sampler` says how each draws.
 
     sampler(op) -> sample(generator, size, *parameters) -> array of the Op's dtype
 
-Generators are NumPy's, on the host; where the Op does not own the generator it draws from a copy, as in
-PyTensor. With an array module that compiles CUDA, what `device_random` knows is drawn on the device, other
-numbers of the same distribution. The rest is drawn on the host and copied.
+Generators are NumPy's, on the host. If the Op is not in place, it draws from a copy of its generator, as in
+PyTensor. With an array module that compiles CUDA, the distributions of `device_random` are drawn on the
+device, which gives other numbers of the same distribution; all others are drawn on the host and copied.
 
-Most draw as the Op itself defines; categories are the same numbers in less time. Other numbers than
-PyTensor's, of the same distribution, as fast as NumPy draws them or faster:
+Most draw as the Op itself defines. Categories are the same numbers as PyTensor's, in less time. These draw
+other numbers than PyTensor, of the same distribution, as fast as NumPy draws them or faster:
 
 - uniform and normal ones in float32 and float16 are drawn as float32, not as float64 and rounded;
 - integers of 8 and 16 bits are drawn as such, not as 64 bits and cut;
 - Bernoulli ones compare 32 random bits to ``p``, where PyTensor asks SciPy, ten times slower.
 
-A state gives the same numbers, and the same next state, in all modes on the host.
+The same state of a generator gives the same numbers, and the same next state, in all modes on the host.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from synk.compile.tables import array_funcify
 from synk.gpu.dispatch.device_random import device_sampler
 
 Sample = Callable[..., np.ndarray]
-# Their parameters tell how many draws there are; each of those is one permutation or choice.
+# Draws of these are whole permutations or choices, of which their parameters tell how many there are.
 WHOLE = (ChoiceWithoutReplacement, PermutationRV)
 FLOAT32 = (UniformRV, NormalRV)  # drawn in float32 unless they are float64
 
@@ -73,7 +73,7 @@ def sampler(op) -> Sample:
 
 
 def as_defined(op) -> Sample:
-    """Return the Op's own way to draw."""
+    """Return a sampler that draws as the Op itself does."""
 
     def sample(generator, size, *parameters):
         return np.asarray(op.rng_fn(generator, *parameters, size), dtype=op.dtype)
@@ -83,7 +83,7 @@ def as_defined(op) -> Sample:
 
 @sampler.register(UniformRV)
 def uniform(op):
-    """``low + (high - low) * u`` for u in [0, 1)."""
+    """Draw ``low + (high - low) * u`` for u uniform in [0, 1)."""
     if op.dtype == "float64":
         return as_defined(op)
 
@@ -97,7 +97,7 @@ def uniform(op):
 
 @sampler.register(NormalRV)
 def normal(op):
-    """``mean + deviation * z`` for a standard normal z."""
+    """Draw ``mean + deviation * z`` for a standard normal z."""
     if op.dtype == "float64":
         return as_defined(op)
 
@@ -112,7 +112,7 @@ def normal(op):
 
 
 def _scale(draw, factor, offset):
-    """``factor * draw + offset`` in place, without the passes that would change nothing."""
+    """Compute ``factor * draw + offset`` in place; skip a factor of 1 and an offset of 0."""
     if factor.ndim or factor != 1:
         draw *= factor
     if offset.ndim or offset != 0:
@@ -122,13 +122,13 @@ def _scale(draw, factor, offset):
 
 @sampler.register(IntegersRV)
 def integers(op):
-    """Integers from ``low`` up to ``high``, exclusive."""
+    """Draw integers from ``low`` up to ``high``, exclusive."""
     return lambda generator, size, low, high: np.asarray(generator.integers(low, high, size, op.dtype))
 
 
 @sampler.register(BernoulliRV)
 def bernoulli(op):
-    """One with probability ``p``, else zero."""
+    """Draw one with probability ``p``, else zero."""
     dtype = np.dtype(op.dtype)
 
     def sample(generator, size, p):
@@ -139,7 +139,7 @@ def bernoulli(op):
 
 
 def bernoulli_mask(generator: np.random.Generator, p: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return True with probability ``p``, exactly, whatever the bits of ``p``, which broadcasts to ``shape``.
+    """Return an array of ``shape`` that is True with probability ``p``, exactly, for every value of ``p``.
 
     32 random bits decide, unless they equal the first 32 bits of ``p``: then 53 more do. The generator is
     advanced by one 64-bit number for two elements.
@@ -162,7 +162,7 @@ def bernoulli_mask(generator: np.random.Generator, p: np.ndarray, shape: tuple[i
 
 @sampler.register(CategoricalRV)
 def categorical(op):
-    """Count the running sums of ``p`` that a uniform number exceeds."""
+    """Draw a category: the number of running sums of ``p`` that a uniform number exceeds."""
 
     def sample(generator, size, p):
         size = p.shape[:-1] if size is None else size
@@ -186,7 +186,7 @@ def _shape(size, *parameters) -> tuple[int, ...]:
 
 @array_funcify.register(RandomVariable)
 def random_variable(op, node, xp):
-    """The advanced generator and a draw."""
+    """Return the advanced generator and a draw."""
     if type(op).perform is not RandomVariable.perform:
         return HostCall(node, xp)
     on_device = device_sampler(op, xp)
@@ -217,7 +217,7 @@ def on_host(op, xp):
 
 
 def shaped(sample, ndim):
-    """Return ``sample`` with ``ndim`` axes: numbers that came in place of single elements have none."""
+    """Return ``sample`` with results of ``ndim`` axes: from single numbers, drawn ones may have fewer."""
 
     def drawn(generator, size, *parameters):
         value = sample(generator, size, *parameters)

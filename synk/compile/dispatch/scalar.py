@@ -1,9 +1,9 @@
-"""Scalar Ops as functions of whole arrays.
+"""Entries for scalar Ops as functions of whole arrays.
 
-Most name their NumPy or SciPy ufunc themselves (``nfunc_spec``); the rest are composed here. A ufunc is
-used as it is where it gives the declared dtype, told to compute in that dtype where it does not
-(``exp`` of int8 is float16 in NumPy, float32 in PyTensor), and its result is converted where it computes in
-another only (SciPy has nothing in float16). What it does not compute at all is left to the host.
+Most scalar Ops name their NumPy or SciPy ufunc themselves (``nfunc_spec``); functions for the rest are here.
+A ufunc that returns the declared dtype is used as it is. One that does not is told to compute in that dtype
+(``exp`` of int8 is float16 in NumPy, float32 in PyTensor); if it cannot, its result is converted (SciPy has
+nothing in float16). For dtypes that it does not take at all, the Op's own implementation runs on the host.
 """
 
 from contextlib import suppress
@@ -21,7 +21,7 @@ from synk.compile.tables import array_funcify, array_scalar, takes_out
 
 @array_funcify.register(basic.ScalarOp)
 def scalar_node(op, node, xp):
-    """A scalar Op on scalars, which live on the host."""
+    """Apply a scalar Op to scalars, which are on the host."""
     function = array_scalar(op, node, np)
     if function is None:
         return HostCall(node, xp)
@@ -36,7 +36,7 @@ def scalar_node(op, node, xp):
 
 @array_scalar.register(basic.ScalarOp)
 def named_ufunc(scalar_op, node, xp):
-    """The ufunc that the scalar Op names."""
+    """Return the ufunc that the scalar Op names."""
     name, n_inputs, _ = getattr(scalar_op, "nfunc_spec", None) or ("", 0, 0)
     if n_inputs != len(node.inputs):
         return None
@@ -46,7 +46,7 @@ def named_ufunc(scalar_op, node, xp):
 @array_scalar.register(basic.Add)
 @array_scalar.register(basic.Mul)
 def variadic(scalar_op, node, xp):
-    """A sum or product of any number of terms."""
+    """Return a sum or product of any number of terms."""
     name = scalar_op.nfunc_spec[0]
     if len(node.inputs) == 2:
         return _typed(name, node, xp)
@@ -55,7 +55,10 @@ def variadic(scalar_op, node, xp):
 
 
 def _fold(ufunc, node):
-    """Combine three or more inputs two at a time, into the running result once that has its full shape."""
+    """Return a function that combines three or more inputs by a ufunc for two, one after another.
+
+    Once the running result has its full shape, the next ones are written over it.
+    """
     static = [variable.type.broadcastable for variable in node.inputs]
     full = [_is_full(static[:k], static) for k in range(2, len(static))]
     scalars = node.outputs[0].type.ndim == 0
@@ -92,14 +95,14 @@ def _is_full(part, whole) -> bool:
 
 @array_scalar.register(basic.Cast)
 def cast(scalar_op, node, xp):
-    """Conversion to another dtype; always a copy."""
+    """Return the conversion to another dtype, which is always a copy."""
     dtype = np.dtype(node.outputs[0].type.dtype)
     return lambda x: x.astype(dtype)
 
 
 @array_scalar.register(basic.Second)
 def second(scalar_op, node, xp):
-    """``y`` broadcast to the common shape, without using the values of ``x``."""
+    """Return ``y`` broadcast to the common shape with ``x``, whose values are not used."""
 
     def fill(x, y):
         result = xp.empty(np.broadcast_shapes(x.shape, y.shape), y.dtype)
@@ -111,7 +114,7 @@ def second(scalar_op, node, xp):
 
 @array_scalar.register(math.Softplus)
 def softplus(scalar_op, node, xp):
-    """``log(1 + exp(x))``, without overflow."""
+    """Return ``log(1 + exp(x))``, without overflow."""
     zero = np.zeros((), node.outputs[0].type.dtype)[()]
     # Without the dtype, int8 would be computed in float16.
     return partial(_softplus, xp.logaddexp, zero) if zero.dtype.kind == "f" else None
@@ -126,7 +129,10 @@ def _polygamma(xp):
 
 
 def _away_from_zero(xp, x):
-    """Round to the nearest integer, halves away from zero; infinity leaves NaN, which is not half or more."""
+    """Round to the nearest integer, halves away from zero.
+
+    Infinity stays, since its difference to the whole part is NaN, which is not half or more.
+    """
     whole = xp.trunc(x)
     return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.copysign(1, x), whole)
 
@@ -159,13 +165,13 @@ for op_class, formula in FORMULAS.items():
 
 
 def _declared(function, node):
-    """Convert the result of ``function``, which is fresh, to the dtype of the node."""
+    """Return a function whose results, which are new arrays, are converted to the dtype of the node."""
     dtype = np.dtype(node.outputs[0].type.dtype)
     return lambda *inputs: function(*inputs).astype(dtype, copy=False)
 
 
 def _typed(name: str, node, xp: ModuleType):
-    """Return the ufunc ``name`` such that it gives the node's dtype, or None if it cannot."""
+    """Return the ufunc ``name`` in a form that returns the node's dtype, or None if there is none."""
     ufunc = _lookup(name, xp)
     reference = ufunc if xp is np else _lookup(name, np)
     if ufunc is None or not isinstance(reference, np.ufunc):
@@ -180,7 +186,7 @@ def _typed(name: str, node, xp: ModuleType):
 
 
 def _fitting(ufunc: np.ufunc, dtypes, dtype: np.dtype) -> dict | None:
-    """Return keywords with which ``ufunc`` gives ``dtype``, or a dtype to convert from; None if it fails."""
+    """Return keywords with which ``ufunc`` gives ``dtype``, or one to convert from; None if neither."""
     ones = [np.ones((), given) for given in dtypes]
     results = {}
     with np.errstate(all="ignore"):
@@ -195,7 +201,7 @@ def _fitting(ufunc: np.ufunc, dtypes, dtype: np.dtype) -> dict | None:
 
 
 def _takes(ufunc, dtypes) -> bool:
-    """Tell whether a ufunc has loops for complex numbers, if there are any: CuPy's ``erf`` has none."""
+    """Tell whether a ufunc takes complex dtypes, if any of these is complex: CuPy's ``erf`` does not."""
     loops = getattr(ufunc, "types", ())
     return not (loops and any(np.dtype(dtype).kind == "c" for dtype in dtypes)) or any(
         set("FD") & set(loop) for loop in loops
@@ -203,7 +209,7 @@ def _takes(ufunc, dtypes) -> bool:
 
 
 def _lookup(name: str, xp: ModuleType):
-    """Find ``name``: in ``xp``, or in its twin of scipy.special if the name says so."""
+    """Find a function by name: in ``xp``, or in CuPy's version of SciPy's module if the name is SciPy's."""
     module, _, function = name.rpartition(".")
     if not module:
         return getattr(xp, function, None)

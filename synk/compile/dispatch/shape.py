@@ -1,4 +1,4 @@
-"""Shapes: read them, check them, permute and regroup axes, join arrays and split one.
+"""Entries for shapes: read and check them, permute and regroup axes, join arrays and split one.
 
 All results but lengths and joins are views, as the Ops' ``view_map`` says.
 """
@@ -18,7 +18,7 @@ from synk.compile.tables import array_funcify, takes_out
 
 @array_funcify.register(DimShuffle)
 def dimshuffle(op, node, xp):
-    """Axes permuted, dropped and added."""
+    """Permute, drop and add axes."""
     dropped = op.drop
     permutation = (*(axis for axis in op.new_order if axis != "x"), *dropped)
     index = (*(None if axis == "x" else slice(None) for axis in op.new_order), *[0] * len(dropped))
@@ -38,7 +38,7 @@ def dimshuffle(op, node, xp):
 
 @array_funcify.register(JoinDims)
 def join_dims(op, node, xp):
-    """Consecutive axes as one."""
+    """Make one axis of consecutive ones."""
     start, stop = op.start_axis, op.start_axis + op.n_axes
 
     def join(x):
@@ -50,14 +50,14 @@ def join_dims(op, node, xp):
 
 @array_funcify.register(SplitDims)
 def split_dims(op, node, xp):
-    """One axis as several."""
+    """Make several axes of one."""
     axis = op.axis
     return lambda x, shape: x.reshape((*x.shape[:axis], *shape.tolist(), *x.shape[axis + 1 :]))
 
 
 @array_funcify.register(SpecifyShape)
 def specify_shape(op, node, xp):
-    """The input itself, if it has the declared shape."""
+    """Return the input itself, if it has the declared shape."""
 
     def check(x, *shape):
         if len(shape) != x.ndim or any(
@@ -72,12 +72,12 @@ def specify_shape(op, node, xp):
 
 @array_funcify.register(Join)
 def join(op, node, xp):
-    """Arrays end to end along an axis."""
+    """Concatenate arrays along an axis."""
     return concatenation(op, xp, node.outputs[0].type.dtype)
 
 
 def concatenation(op, xp, dtype):
-    """Return the implementation of a Join with results of ``dtype``; its pieces may be of others."""
+    """Return the implementation of a Join with results of ``dtype``; its pieces may have other dtypes."""
 
     def concatenate(*inputs, out=None):
         axis, arrays = take_axis(op, inputs, 0)
@@ -90,7 +90,7 @@ def concatenation(op, xp, dtype):
 
 @array_funcify.register(Split)
 def split(op, node, xp):
-    """Consecutive parts of an axis."""
+    """Return consecutive parts of an axis."""
     views, single = bool(op.view_map), op.len_splits == 1
 
     def cut(*inputs):
@@ -115,7 +115,7 @@ def check_lengths(lengths, n_parts: int, total: int) -> None:
 
 
 def reshape(x, shape):
-    """Return the same elements in another shape: the array's own memory, or a copy."""
+    """Return the same elements in another shape: a view if possible, else a copy."""
     lengths = tuple(shape.tolist())
     if x.ndim > len(lengths) == 2 and lengths[0] == len(x) and x.strides[0] == x.itemsize:
         # Columns of such a matrix lie one after another. To copy them by rows takes four times as long.

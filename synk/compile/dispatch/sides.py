@@ -1,7 +1,7 @@
-"""On which side of host and device each Op computes, and which of its inputs it reads on the host.
+"""Entries that say on which side, host or device, each Op computes, and which inputs it reads on the host.
 
-Ops that are not listed compute on the device and read nothing on the host. An Op of your own that takes a
-length says so with ``host_inputs.register``.
+Ops without an entry compute on the device and read nothing on the host. For an Op of your own that takes a
+length, register a rule by ``host_inputs.register``.
 """
 
 from pytensor.compile.builders import OpFromGraph
@@ -45,13 +45,13 @@ from synk.compile.compat import AdvancedSubtensor1, Ger, IfElse, LazyIfElse
 from synk.compile.programs.passes.host_or_device import wanted_on_host
 from synk.compile.tables import DEVICE, FOLLOW, HOST, free_inputs, host_inputs, side
 
-# Read by Python: a shape, a scalar, a slice.
+# Ops whose results Python reads: a shape, a scalar, a slice.
 ON_HOST = (Shape, Shape_i, ScalarFromTensor, MakeSlice)
 
-# Take values that are not arrays along, and compute on the device all the same, if it has an implementation.
+# These have inputs that are no arrays, but compute on the device if it has an implementation.
 ON_DEVICE = (OpFromGraph, LazyIfElse, Scan, RandomVariable)
 
-# What arithmetic on lengths and shapes consists of.
+# Ops of which arithmetic on lengths and shapes consists.
 WHERE_INPUTS_ARE = (
     *(Elemwise, DimShuffle, CAReduce, CumOp, Argmax, SortOp, ArgSortOp),
     *(Alloc, AllocEmpty, ARange, Eye, MakeVector, TensorFromScalar, Join, Split),
@@ -64,29 +64,29 @@ for place, ops in ((HOST, ON_HOST), (DEVICE, ON_DEVICE), (FOLLOW, WHERE_INPUTS_A
         side.register(op_class)(lambda op, node, place=place: place)
 
 
-def each(node):
+def all_positions(node):
     """Return the positions of all inputs."""
     return range(len(node.inputs))
 
 
 def numbers(node, positions):
-    """Return those of some positions whose inputs have a single element."""
+    """Return those of the given positions at which inputs have a single element."""
     return [k for k in positions if all(node.inputs[k].type.broadcastable)]
 
 
-def inner(op, node):
-    """Return the inputs that an inner graph reads on the host."""
+def read_inside(op, node):
+    """Return the positions of the inputs that an inner graph reads on the host."""
     wanted = wanted_on_host(op.fgraph.toposort())
     return [k for k, variable in enumerate(op.fgraph.inputs) if variable in wanted]
 
 
 def of_branches(op, node):
-    """Return the condition, and what both branches read on the host."""
-    return [0, *[1 + k for k in {*inner(op.true_branch, node)} & {*inner(op.false_branch, node)}]]
+    """Return the positions of the condition, and of the inputs that both branches read on the host."""
+    return [0, *[1 + k for k in {*read_inside(op.true_branch, node)} & {*read_inside(op.false_branch, node)}]]
 
 
 def of_scan(op, node):
-    """Return the number of steps, the lengths of new traces, and constants that a step reads on the host."""
+    """Return the positions of the number of steps, the lengths of traces, and constants read on the host."""
     wanted = wanted_on_host(op.fgraph.toposort())
     inside, outside = op.inner_non_seqs(op.fgraph.inputs), op.outer_non_seqs(node.inputs)
     read = [*op.outer_nitsot(node.inputs), *[v for v, w in zip(outside, inside, strict=True) if w in wanted]]
@@ -94,7 +94,7 @@ def of_scan(op, node):
 
 
 def ends_of_slices(start):
-    """Return a rule for an index that begins at input ``start``; its other entries may be arrays."""
+    """Return a rule: the positions of the ends of slices in an index that begins at input ``start``."""
 
     def ends(op, node):
         slices = [entry for entry in op.idx_list if isinstance(entry, slice)]
@@ -104,30 +104,33 @@ def ends_of_slices(start):
 
 
 def of_elemwise(op, node):
-    """Return single elements, if the result has its shape from others."""
+    """Return the positions of single elements that are not overwritten; none if the result is single too."""
     whole = node.outputs[0].type
     if whole.ndim and all(whole.broadcastable):
         return ()
     destroyed = set(op.inplace_pattern.values())
-    return [k for k in numbers(node, each(node)) if k not in destroyed]
+    return [k for k in numbers(node, all_positions(node)) if k not in destroyed]
 
 
 READ_ON_HOST = {
-    # Lengths, ends and steps; exchanges of rows, which follow each other.
-    **dict.fromkeys([AllocEmpty, ARange, Eye, Bartlett, PivotToPermutations], lambda op, node: each(node)),
+    # Lengths, ends and steps; exchanges of rows, which a loop in Python follows.
+    **dict.fromkeys(
+        [AllocEmpty, ARange, Eye, Bartlett, PivotToPermutations], lambda op, node: all_positions(node)
+    ),
     # A shape, the ends of slices, conditions, an axis, the lengths of parts, how often to repeat.
     **dict.fromkeys(
         (
             *(Alloc, Reshape, SplitDims, SpecifyShape, Subtensor, CheckAndRaise),
             *(SortOp, ArgSortOp, Split, Repeat, UnravelIndex),
         ),
-        lambda op, node: each(node)[1:],
+        lambda op, node: all_positions(node)[1:],
     ),
     # The ends of slices, the offset, what counts as zero, whether a convolution is full.
     **dict.fromkeys(
-        [IncSubtensor, FillDiagonalOffset, Lstsq, Convolve1d, Convolve2d], lambda op, node: each(node)[2:]
+        [IncSubtensor, FillDiagonalOffset, Lstsq, Convolve1d, Convolve2d],
+        lambda op, node: all_positions(node)[2:],
     ),
-    RavelMultiIndex: lambda op, node: each(node)[-1:],  # the shape that is counted along
+    RavelMultiIndex: lambda op, node: all_positions(node)[-1:],  # the shape that is counted along
     AdvancedSubtensor: ends_of_slices(1),
     AdvancedIncSubtensor: ends_of_slices(2),
     RandomVariable: lambda op, node: (1,),  # the shape of the draw
@@ -136,7 +139,7 @@ READ_ON_HOST = {
     # ``beta``, which decides whether the target is read at all.
     **dict.fromkeys([Gemm, Gemv], lambda op, node: (4,)),
     Blockwise: lambda op, node: host_inputs(op.core_op, op._create_dummy_core_node(node.inputs)),
-    OpFromGraph: inner,
+    OpFromGraph: read_inside,
     LazyIfElse: of_branches,
     Scan: of_scan,
 }
@@ -147,7 +150,7 @@ ON_EITHER_SIDE = {
     # ``alpha``, often a learning rate: for each value read on the host, a recording would be made anew.
     **dict.fromkeys([Gemm, Gemv, Ger], lambda op, node: (1,)),
     Elemwise: of_elemwise,
-    RandomVariable: lambda op, node: numbers(node, each(node)[2:]),  # parameters of the distribution
+    RandomVariable: lambda op, node: numbers(node, all_positions(node)[2:]),  # parameters of the distribution
     Alloc: lambda op, node: numbers(node, (0,)),  # the value to fill with
     # The value to write or add.
     **dict.fromkeys([IncSubtensor, AdvancedIncSubtensor], lambda op, node: numbers(node, (1,))),

@@ -1,4 +1,4 @@
-"""Convolutions: full, or where one input lies wholly inside the other."""
+"""Entries for convolutions: full, or where one input lies wholly inside the other."""
 
 from importlib import import_module
 
@@ -10,21 +10,21 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Convolve1d)
 def convolve_vectors(op, node, xp):
-    """The convolution of two vectors."""
+    """Convolve two vectors."""
     dtype = node.outputs[0].type.dtype
 
     def convolve(x, y, full):
         return xp.convolve(x, y, mode="full" if full else "valid").astype(dtype, copy=False)
 
     if xp is not np:
-        # NumPy is as fast one by one; a device would wait for a launch per row.
+        # NumPy takes as long for one row after another; on a device each row would need a launch.
         convolve.batched = lambda x, y, full: convolve_batch(x, y, one_mode(full), xp)
     return convolve
 
 
 @array_funcify.register(Convolve2d)
 def convolve_matrices(op, node, xp):
-    """The convolution of two matrices, by the Op's method: summing directly, or by Fourier transforms."""
+    """Convolve two matrices by the Op's method: summing directly, or by Fourier transforms."""
     dtype, method = node.outputs[0].type.dtype, op.method
     module = "scipy.signal" if xp is np else "cupyx.scipy.signal"
 
@@ -37,7 +37,7 @@ def convolve_matrices(op, node, xp):
 
 
 def one_mode(full) -> bool:
-    """Return the mode that a whole batch shares: if it has both, whose rows differ in length, ValueError."""
+    """Return the mode that all rows of a batch share; raise ValueError if rows have different modes."""
     modes = set(full.ravel().tolist())
     if len(modes) != 1:
         raise ValueError("a batch of convolutions needs one mode, full or valid, for all of its rows")
@@ -45,9 +45,10 @@ def one_mode(full) -> bool:
 
 
 def convolve_batch(x, y, full: bool, xp):
-    """Convolve along the last axis, n and k long: ``sum(y[..., j] * x[..., i - j] for j)``; others broadcast.
+    """Convolve along the last axes, of lengths n and k; other axes broadcast.
 
-    Full is of length n + k - 1, as if surrounded by zeros; otherwise max(n, k) - min(n, k) + 1.
+    Computes ``sum(y[..., j] * x[..., i - j] for j)``. If ``full``, the result has length n + k - 1, as if the
+    longer input were surrounded by zeros; otherwise max(n, k) - min(n, k) + 1.
     """
     if x.shape[-1] < y.shape[-1]:
         x, y = y, x

@@ -1,7 +1,8 @@
-"""Systems of linear equations ``a x = b`` with a square matrix, whose structure the Op may promise.
+"""Entries for systems of equations ``a x = b`` with a square matrix, whose structure the Op may promise.
 
-A singular matrix gives NaN; an ill-conditioned one gives what it gives, without a warning. The matrix may
-come as its Cholesky factor, or, if it is tridiagonal, as factors that LAPACK makes and uses on the host.
+A singular matrix gives NaN; for an ill-conditioned one the inexact result is returned, without a warning. The
+matrix may come as its Cholesky factor, or, if it is tridiagonal, as factors that LAPACK makes and uses on the
+host.
 
     host: structure -> SOLVERS -> LAPACK's routine for it
     device: structure -> the matrix written out in full -> the device's general solver
@@ -22,9 +23,9 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Solve)
 def solve(op, node, xp):
-    """The solution for one right-hand side, or for several side by side."""
+    """Compute the solution for one right-hand side, or for several side by side."""
     dtype = work_dtype(node)
-    function = SOLVERS[op.assume_a](op, dtype) if xp is np else _twin(op, xp)
+    function = SOLVERS[op.assume_a](op, dtype) if xp is np else _on_device(op, xp)
 
     def solution(a, b):
         check_rows(a, b)
@@ -43,7 +44,7 @@ def solve(op, node, xp):
 
 
 def _batched(xp, function, b_ndim, dtype, a, b):
-    """Solve many general systems; either side may serve several."""
+    """Solve a batch of general systems; a single matrix or right side broadcasts over the batch."""
     check_rows(np.broadcast_to(0, a.shape[-2:]), np.broadcast_to(0, b.shape[-b_ndim:]))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-b_ndim])
     a = xp.broadcast_to(a, (*batch, *a.shape[-2:])).astype(dtype, copy=False)
@@ -118,7 +119,7 @@ def _tridiagonal(op, dtype):
 
 
 def _banded(op, dtype):
-    """Return a function that solves with a banded matrix, whose diagonals SciPy counts."""
+    """Return a function that solves with a banded matrix; SciPy finds out which diagonals it has."""
     # Not told to overwrite: SciPy 1.17 returns a read-only array then.
     return partial(scipy_linalg(np).solve, assume_a="banded", check_finite=False)
 
@@ -134,7 +135,7 @@ SOLVERS = {
 
 
 def _lapack_order(a, lower, hermitian):
-    """Return ``a``, or its transpose where that saves a copy, and which triangle of it to read."""
+    """Return ``a`` or its transpose, whichever is in Fortran order, and which triangle of it to read."""
     flip = a.flags.c_contiguous and not hermitian
     return (a.T, not lower) if flip else (a, lower)
 
@@ -144,8 +145,8 @@ def _check(info):
         raise np.linalg.LinAlgError("singular, or not positive definite")
 
 
-def _twin(op, xp):
-    """Return a function that solves on the device, by a general solver or by Cholesky factors."""
+def _on_device(op, xp):
+    """Return a function that solves on the device, by the general solver or by Cholesky factors."""
     general, cholesky = raising(xp, xp.linalg.solve), raising(xp, xp.linalg.cholesky)
     triangular = scipy_linalg(xp).solve_triangular
 
@@ -160,7 +161,7 @@ def _twin(op, xp):
 
 
 def written_out(xp, a, structure, lower):
-    """Return the whole of a matrix of which the structure leaves some elements unread."""
+    """Return a matrix with all its elements, of which the Op's structure reads some only."""
     if structure == "tridiagonal":
         return xp.triu(xp.tril(a, 1), -1)
     if structure in ("gen", "banded"):
@@ -172,7 +173,7 @@ def written_out(xp, a, structure, lower):
 
 @array_funcify.register(LUFactorTridiagonal)
 def tridiagonal_lu(op, node, xp):
-    """Multipliers, three diagonals of ``U`` and the row that each row was exchanged with."""
+    """Compute multipliers, three diagonals of ``U`` and the row that each row was exchanged with."""
     if xp is not np:
         return HostCall(node, xp)
     gttrf = lapack("gttrf", np.dtype(node.outputs[0].type.dtype))
@@ -186,7 +187,7 @@ def tridiagonal_lu(op, node, xp):
 
 @array_funcify.register(SolveLUFactorTridiagonal)
 def tridiagonal_solve(op, node, xp):
-    """The solution of ``a x = b``, or of ``a^T x = b``, from the factors of ``a``."""
+    """Compute the solution of ``a x = b``, or of ``a^T x = b``, from the factors of ``a``."""
     if xp is not np:
         return HostCall(node, xp)
     gttrs = lapack("gttrs", np.dtype(node.outputs[0].type.dtype))
@@ -200,7 +201,7 @@ def tridiagonal_solve(op, node, xp):
 
 @array_funcify.register(SolveTriangular)
 def solve_triangular(op, node, xp):
-    """The solution for a triangular matrix, whose other triangle is not read."""
+    """Compute the solution for a triangular matrix, whose other triangle is not read."""
     dtype = work_dtype(node)
     if xp is np:
         return _trtrs(op, dtype)
@@ -250,7 +251,7 @@ def _trtrs(op, dtype):
 
 @array_funcify.register(CholeskySolve)
 def cholesky_solve(op, node, xp):
-    """The solution for a positive definite matrix, whose Cholesky factor is given."""
+    """Compute the solution for a positive definite matrix, whose Cholesky factor is given."""
     dtype = work_dtype(node)
     if xp is np:
         return _potrs(op, dtype)

@@ -1,7 +1,7 @@
-"""Sparse matrices: made of parts, taken apart, converted, joined and indexed.
+"""Entries for sparse matrices: made of parts, taken apart, converted, joined and indexed.
 
-Importing this module registers the entries of all sparse Ops, those of its sibling too. It imports
-``pytensor.sparse``, so `synk.compile.dispatch` does it when the first sparse Op is met.
+Importing this module registers the entries of all sparse Ops, those in `sparse_math` too. It imports
+``pytensor.sparse``, so `synk.compile.dispatch` imports it when the first sparse Op is met.
 """
 
 from pytensor.sparse.basic import (
@@ -41,7 +41,7 @@ from synk.compile.dispatch.sparse_values import (
 
 @array_sparse(CSMProperties)
 def properties(op, node, xp):
-    """Values, indices and pointers, which are views of the matrix, and its shape."""
+    """Return the values, indices and pointers of a matrix, which are views of it, and its shape."""
 
     def parts(x):
         indices, indptr = [xp.asarray(part, dtype="int32") for part in (x.indices, x.indptr)]
@@ -52,7 +52,7 @@ def properties(op, node, xp):
 
 @array_sparse(CSM)
 def matrix_of_parts(op, node, xp):
-    """A matrix around the given values, a view of them, with indices and pointers of its own."""
+    """Make a matrix around the given values, as a view of them, and copies of indices and pointers."""
     matrix = matrix_class(xp, op.format)
 
     def build(data, indices, indptr, shape):
@@ -68,7 +68,7 @@ def matrix_of_parts(op, node, xp):
 
 @array_sparse(CSMGrad)
 def gradient_of_values(op, node, xp):
-    """The gradient of a matrix with respect to its stored values: what it has at their positions."""
+    """Compute the gradient with respect to a matrix's stored values, from the gradient of the matrix."""
     matrix, dtype = matrix_class(xp, "csr"), node.outputs[0].type.dtype
 
     def sample(x_data, x_indices, x_indptr, x_shape, g_data, g_indices, g_indptr, g_shape):
@@ -83,7 +83,7 @@ def gradient_of_values(op, node, xp):
 
 @array_sparse(ConstructSparseFromList)
 def matrix_of_rows(op, node, xp):
-    """A matrix with the given rows at the given places; rows at the same place add up."""
+    """Make a matrix with the given rows at the given places; rows at the same place add up."""
     matrix, dtype = matrix_class(xp, "csc"), node.outputs[0].type.dtype
 
     def construct(shape, values, places):
@@ -99,7 +99,7 @@ def matrix_of_rows(op, node, xp):
 
 @array_sparse(EnsureSortedIndices, Remove0)
 def clean(op, node, xp):
-    """The matrix with the indices of each row or column in order, or without stored zeros."""
+    """Return the matrix with the indices of each row or column in order, or without stored zeros."""
     method = "sort_indices" if isinstance(op, EnsureSortedIndices) else "eliminate_zeros"
     # PyTensor 3.0 calls the matrix sorted in place a view of the input, which may be read after it.
     inplace = bool(op.destroy_map)
@@ -114,7 +114,7 @@ def clean(op, node, xp):
 
 @array_sparse(HStack, VStack)
 def stack(op, node, xp):
-    """Matrices side by side, or one above the other."""
+    """Join matrices side by side, or one above the other."""
     module = sparse_module(xp)
     function = module.hstack if isinstance(op, HStack) else module.vstack
     return lambda *blocks: function(blocks, format=op.format, dtype=op.dtype)
@@ -122,7 +122,7 @@ def stack(op, node, xp):
 
 @array_sparse(SparseBlockDiagonal)
 def block_diagonal(op, node, xp):
-    """Matrices and arrays along the diagonal of a matrix."""
+    """Place matrices and arrays along the diagonal of a matrix."""
     module, dtype = sparse_module(xp), node.outputs[0].type.dtype
 
     def join(*blocks):
@@ -136,7 +136,7 @@ def block_diagonal(op, node, xp):
 
 @array_sparse(GetItemListGrad)
 def place_rows(op, node, xp):
-    """A matrix like ``x`` with the rows of ``values`` at some places; of equal places the last counts."""
+    """Make a matrix like ``x`` with rows ``values`` at some places; of equal places the last counts."""
     build = _builder(node, xp)
 
     def place(x, index, values):
@@ -152,14 +152,14 @@ def place_rows(op, node, xp):
 
 @array_sparse(GetItem2Lists)
 def elements(op, node, xp):
-    """The values at some positions, as a vector."""
+    """Return the values at some positions, as a vector."""
     dtype = node.outputs[0].type.dtype
     return lambda x, row, column: as_vector(x[row, column], dtype, xp)
 
 
 @array_sparse(GetItem2ListsGrad)
 def place_elements(op, node, xp):
-    """A matrix like ``x`` with values at some positions; of equal positions the last counts."""
+    """Make a matrix like ``x`` with values at some positions; of equal positions the last counts."""
     build = _builder(node, xp)
 
     def place(x, row, column, values):
@@ -173,7 +173,7 @@ def place_elements(op, node, xp):
 
 
 def _builder(node, xp):
-    """Return a function that makes the node's output of values and their positions."""
+    """Return a function that makes the node's output from values and their positions."""
     matrix, (output,) = sparse_module(xp).coo_matrix, node.outputs
     format, dtype = output.type.format, output.type.dtype
 
@@ -186,7 +186,7 @@ def _builder(node, xp):
 
 @array_sparse(GetItem2d)
 def slices(op, node, xp):
-    """A slice of the rows and one of the columns."""
+    """Return a slice of the rows and one of the columns."""
 
     def cut(x, *ends):
         ends = [None if end is None else int(end) for end in ends]
@@ -197,14 +197,14 @@ def slices(op, node, xp):
 
 @array_sparse(GetItemScalar)
 def element(op, node, xp):
-    """The value at one position."""
+    """Return the value at one position."""
     dtype = node.outputs[0].type.dtype
     return lambda x, row, column: xp.asarray(x[int(row), int(column)], dtype=dtype)
 
 
 @array_sparse(Diag)
 def diagonal(op, node, xp):
-    """The diagonal of a square matrix."""
+    """Return the diagonal of a square matrix."""
 
     def take(x):
         if x.shape[0] != x.shape[1]:
@@ -215,9 +215,10 @@ def diagonal(op, node, xp):
 
 
 def from_front(index, length: int, xp):
-    """Return ``index`` with negative entries counted from the front.
+    """Return ``index`` with negative entries, which count from the end, replaced by those from the front.
 
-    IndexError if one is not in ``-length <= entry < length``: SciPy would write outside the matrix.
+    Raises IndexError unless ``-length <= entry < length`` for all entries: SciPy would write outside the
+    matrix.
     """
     index = index.astype("int64")
     if ((index < -length) | (index >= length)).any():
@@ -226,7 +227,7 @@ def from_front(index, length: int, xp):
 
 
 def is_last(keys, xp):
-    """Say of each of ``keys``, a vector of integers, whether no later one equals it."""
+    """Return for each of ``keys``, a vector of integers, whether no later one equals it."""
     _, first = xp.unique(keys[::-1], return_index=True)
     last = xp.zeros(len(keys), dtype=bool)
     last[len(keys) - 1 - first] = True

@@ -1,4 +1,4 @@
-"""Sums, elementwise arithmetic, comparisons and products of sparse matrices.
+"""Entries for sums, elementwise arithmetic, comparisons and products of sparse matrices.
 
 A product with an array, and a structured sum, is computed where a value is stored and nowhere else: a zero
 that is not stored stays zero, even where the array holds an infinity or NaN.
@@ -41,7 +41,7 @@ from synk.compile.dispatch.sparse_values import (
 
 @array_sparse(SpSum)
 def total(op, node, xp):
-    """The sum over one axis or both."""
+    """Compute the sum over one axis or both."""
     dtype = node.outputs[0].type.dtype
     if op.axis is None:
         return lambda x: xp.asarray(x.sum(), dtype=dtype)
@@ -50,7 +50,7 @@ def total(op, node, xp):
 
 @array_sparse(type(add_s_s), type(mul_s_s))
 def combine(op, node, xp):
-    """The sum or product of two matrices, in the format of the first."""
+    """Compute the sum or product of two matrices, in the format of the first."""
     adds = op == add_s_s
     format, dtype = node.outputs[0].type.format, node.outputs[0].type.dtype
 
@@ -64,7 +64,7 @@ def combine(op, node, xp):
 
 @array_sparse(type(add_s_s_data))
 def add_data(op, node, xp):
-    """The sum of two matrices that store values at the same positions, in the same order."""
+    """Compute the sum of two matrices that store values at the same positions, in the same order."""
 
     def add(x, y):
         check_same_shape(x, y)
@@ -78,7 +78,7 @@ def add_data(op, node, xp):
 
 @array_sparse(type(add_s_d))
 def add_dense(op, node, xp):
-    """The sum of a matrix and an array: an array."""
+    """Compute the sum of a matrix and an array, which is an array."""
     dtype = node.outputs[0].type.dtype
 
     def add(x, y):
@@ -92,7 +92,7 @@ def add_dense(op, node, xp):
 
 @array_sparse(type(structured_add_s_v))
 def add_to_stored(op, node, xp):
-    """A vector added to each row, where a value other than zero is stored."""
+    """Add a vector to each row, where a value other than zero is stored."""
 
     def add(x, y):
         check_length(y, x.shape[1])
@@ -106,7 +106,7 @@ def add_to_stored(op, node, xp):
 
 @array_sparse(type(mul_s_d))
 def multiply_dense(op, node, xp):
-    """A matrix times an array of its shape, or times a scalar."""
+    """Multiply a matrix by an array of its shape, or by a scalar."""
     dtype = node.outputs[0].type.dtype
 
     def multiply(x, y):
@@ -122,7 +122,7 @@ def multiply_dense(op, node, xp):
 
 @array_sparse(type(mul_s_v), ColScaleCSC, RowScaleCSC)
 def scale(op, node, xp):
-    """Each column, or each row, times an element of a vector."""
+    """Multiply each column, or each row, by an element of a vector."""
     axis = 0 if isinstance(op, RowScaleCSC) else 1
 
     def multiply(x, factors):
@@ -136,7 +136,7 @@ def scale(op, node, xp):
 
 @array_sparse(type(equal_s_s).__bases__[0], type(equal_s_d).__bases__[0])
 def compare(op, node, xp):
-    """Compare two matrices and return a matrix of ones; compared with an array, return an array."""
+    """Compare two matrices, which gives a matrix of ones, or a matrix and an array, which gives an array."""
     kind = node.outputs[0].type
 
     def compute(x, y):
@@ -153,7 +153,7 @@ CHUNK = 1 << 20  # elements of the rows gathered at a time by `row_products`
 
 @array_sparse(TrueDot, StructuredDot)
 def structured_dot(op, node, xp):
-    """``x @ y`` with a sparse ``x``: a matrix, or an array where the Op says so."""
+    """Compute ``x @ y`` with a sparse ``x``: a matrix, or an array where the Op says so."""
     output = node.outputs[0]
     matrix = matrix_class(xp, output.type.format) if is_sparse(output) else None
     dtype = output.type.dtype
@@ -169,13 +169,13 @@ def structured_dot(op, node, xp):
 
 @array_sparse(Dot)
 def dot(op, node, xp):
-    """``x @ y`` as an array."""
+    """Compute ``x @ y`` as an array."""
     return dense_product(*node.inputs, node.outputs[0].type.dtype)
 
 
 @array_sparse(Usmm)
 def scaled_dot(op, node, xp):
-    """``alpha * (x @ y) + z`` as an array."""
+    """Compute ``alpha * (x @ y) + z`` as an array."""
     _, x, y, _ = node.inputs
     product = dense_product(x, y, node.outputs[0].type.dtype)
 
@@ -189,7 +189,7 @@ def scaled_dot(op, node, xp):
 
 
 def dense_product(x, y, dtype: str):
-    """Return ``x @ y`` as a function of the values of two variables, one of them sparse at least."""
+    """Return a function that computes ``x @ y`` as an array; one of the two variables or both are sparse."""
     both, first = is_sparse(x) and is_sparse(y), is_sparse(x)
 
     def product(x, y):
@@ -201,7 +201,7 @@ def dense_product(x, y, dtype: str):
 
 @array_sparse(StructuredDotGradCSR, StructuredDotGradCSC)
 def structured_dot_gradient(op, node, xp):
-    """The gradient of ``a @ b`` by the stored values of ``a``: ``g @ b.T`` at their positions."""
+    """Compute the gradient of ``a @ b`` by the stored values of ``a``: ``g @ b.T`` at their positions."""
     by_rows, dtype = isinstance(op, StructuredDotGradCSR), node.outputs[0].type.dtype
 
     def gradient(indices, indptr, b, g):
@@ -214,7 +214,7 @@ def structured_dot_gradient(op, node, xp):
 
 @array_sparse(SamplingDot)
 def sampling_dot(op, node, xp):
-    """``p * (x @ y.T)``, computed where ``p`` stores a value."""
+    """Compute ``p * (x @ y.T)`` where ``p`` stores a value."""
 
     def sample(x, y, p):
         result = p.copy()
@@ -226,7 +226,7 @@ def sampling_dot(op, node, xp):
 
 
 def row_products(x, y, rows, columns, dtype, xp):
-    """Return the vector of ``x[rows[k]] @ y[columns[k]]``, of arrays or matrices (m, n) and (p, n)."""
+    """Return the vector of ``x[rows[k]] @ y[columns[k]]``, for arrays or matrices with equal row lengths."""
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"rows of {x.shape[1]} and of {y.shape[1]} values cannot be multiplied")
     result = xp.empty(len(rows), dtype=dtype)

@@ -20,7 +20,10 @@ CUPY_DTYPES = {"bool", "float32", "float64", "complex64", "complex128"}
 
 
 def array_sparse(*op_classes: type) -> Callable[[Callable], Callable]:
-    """Return a decorator that registers an entry where ``xp`` can hold the node's sparse values."""
+    """Return a decorator that registers an entry for sparse Ops.
+
+    If ``xp`` has no sparse matrices of a node's dtypes, the Op's own implementation runs instead.
+    """
 
     def register(entry):
         def held_entry(op, node, xp):
@@ -67,7 +70,7 @@ def owners(indptr, n_stored: int, xp: ModuleType):
 
 
 def as_vector(x, dtype: str, xp: ModuleType):
-    """Return as a vector the matrix that a sum or an index gives."""
+    """Return a matrix of one row or column, which a sum or an index gives, as a vector."""
     # SciPy makes a numpy.matrix of it, but a sparse matrix where nothing is selected.
     x = x.toarray() if hasattr(x, "toarray") else x
     return xp.asarray(x, dtype=dtype).ravel()

@@ -1,4 +1,4 @@
-"""Eigenvalues, singular values and Schur forms; of the latter, Sylvester's equation too.
+"""Entries for eigenvalues, singular values and Schur forms, and for Sylvester's equation by Schur forms.
 
 Schur forms are LAPACK's, on the host, and NaN where the iteration fails.
 """
@@ -24,7 +24,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(SVD)
 def svd(op, node, xp):
-    """Singular values, between the two orthogonal factors if those are asked for."""
+    """Compute singular values, between the two orthogonal factors if those are asked for."""
     function, dtype = raising(xp, xp.linalg.svd), work_dtype(node)
 
     def factor(x):
@@ -36,7 +36,7 @@ def svd(op, node, xp):
 
 @array_funcify.register(Eig)
 def eig(op, node, xp):
-    """Eigenvalues and right eigenvectors of any square matrix; always complex."""
+    """Compute eigenvalues and right eigenvectors of any square matrix, which are always complex."""
     if not hasattr(xp.linalg, "eig"):
         return HostCall(node, xp)
     function, dtype = raising(xp, xp.linalg.eig), work_dtype(node)
@@ -51,7 +51,7 @@ def eig(op, node, xp):
 @array_funcify.register(Eigh)
 @array_funcify.register(Eigvalsh)
 def eigh(op, node, xp):
-    """Eigenvalues, and eigenvectors, of a Hermitian matrix, with respect to a second one if given."""
+    """Compute eigenvalues, and eigenvectors, of a Hermitian matrix, or of a pair of matrices."""
     dtype, generalized, alone = work_dtype(node), len(node.inputs) == 2, isinstance(op, Eigvalsh)
     if xp is not np and generalized:
         return HostCall(node, xp)
@@ -95,7 +95,7 @@ def _hermitian(function, op, keywords):
 
 @array_funcify.register(Schur)
 def schur(op, node, xp):
-    """``A = Z T Z^H`` with quasi-triangular ``T`` and unitary ``Z``; wanted eigenvalues first if sorted."""
+    """Compute ``A = Z T Z^H`` with quasi-triangular ``T`` and unitary ``Z``; eigenvalues sorted if asked."""
     if xp is not np:
         return HostCall(node, xp)
     dtype, function = np.dtype(node.outputs[0].type.dtype), scipy_linalg(xp).schur
@@ -122,7 +122,7 @@ def schur(op, node, xp):
 
 @array_funcify.register(QZ)
 def qz(op, node, xp):
-    """``A = Q S Z^H`` and ``B = Q T Z^H``; if asked, with the eigenvalues as ratios alpha / beta."""
+    """Compute ``A = Q S Z^H`` and ``B = Q T Z^H``; if asked, with the eigenvalues as ratios alpha / beta."""
     if xp is not np:
         return HostCall(node, xp)
     dtype = np.dtype(node.outputs[0].type.dtype)
@@ -148,7 +148,7 @@ def _nothing(*eigenvalue):
 
 
 def _reorder(wanted, s, t, q, z):
-    """Move the wanted eigenvalues to the upper left."""
+    """Move the wanted eigenvalues of a QZ decomposition to the upper left."""
     tgsen = lapack("tgsen", s.dtype)
     lwork = 4 * len(s) + 16 if s.dtype.kind == "f" else 1
     s, t, *ratio, q, z, _, _, _, _, info = tgsen(wanted, s, t, q, z, ijob=0, lwork=lwork, liwork=1)
@@ -156,7 +156,7 @@ def _reorder(wanted, s, t, q, z):
 
 
 def _eigenvalues(ratio):
-    """Return alpha and beta; of real matrices LAPACK returns the two parts of alpha separately."""
+    """Return alpha and beta; for real matrices LAPACK returns real and imaginary part of alpha separately."""
     if len(ratio) == 2:
         return ratio
     real, imaginary, beta = ratio
@@ -176,7 +176,7 @@ HALVES = {
 
 @array_funcify.register(TRSYL)
 def sylvester(op, node, xp):
-    """``a x + x b = c`` with ``a`` and ``b`` in Schur form."""
+    """Compute ``x`` with ``a x + x b = c``, for ``a`` and ``b`` in Schur form."""
     if xp is not np:
         return HostCall(node, xp)
     dtype = work_dtype(node)

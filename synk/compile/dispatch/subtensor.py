@@ -1,7 +1,7 @@
-"""Indexing: read, set and increment, by slices and by arrays.
+"""Entries for indexing: read, set and increment, by slices and by arrays.
 
-``idx_list`` describes the index: an int stands for one of the node's index inputs, and so do the ints
-in a slice.
+``idx_list`` describes the index: an int in it stands for the input with that number among those of the index,
+and so do the ints in a slice.
 """
 
 from operator import index as as_int
@@ -17,14 +17,14 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Subtensor)
 def subtensor(op, node, xp):
-    """``x[slices]``, a view."""
+    """Return ``x[slices]``, a view."""
     build = index_builder(op.idx_list, node.inputs[1:], as_int)
     return lambda x, *positions: x[build(positions)]
 
 
 @array_funcify.register(IncSubtensor)
 def inc_subtensor(op, node, xp):
-    """``x`` with ``x[slices]`` set to, or increased by, ``y``."""
+    """Return ``x`` with ``x[slices]`` set to, or increased by, ``y``."""
     build = index_builder(op.idx_list, node.inputs[2:], as_int)
     inplace, sets = op.inplace, op.set_instead_of_inc
 
@@ -42,7 +42,7 @@ def inc_subtensor(op, node, xp):
 
 @array_funcify.register(AdvancedSubtensor)
 def advanced_subtensor(op, node, xp):
-    """``x[arrays]``, a copy."""
+    """Return ``x[arrays]``, a copy."""
     build = index_builder(op.idx_list, node.inputs[1:])
     # Without an array among the indices NumPy returns a view, which the Op does not declare.
     copies = not any(getattr(variable.type, "ndim", 0) for variable in node.inputs[1:])
@@ -56,7 +56,7 @@ def advanced_subtensor(op, node, xp):
 
 @array_funcify.register(AdvancedIncSubtensor)
 def advanced_inc_subtensor(op, node, xp):
-    """``x`` with ``x[arrays]`` set to, or increased by, ``y``."""
+    """Return ``x`` with ``x[arrays]`` set to, or increased by, ``y``."""
     build = index_builder(op.idx_list, node.inputs[2:])
     adds_once = op.ignore_duplicates
     rows = op.idx_list == (0,) and _is_integer_vector(node.inputs[2])
@@ -65,18 +65,21 @@ def advanced_inc_subtensor(op, node, xp):
 
 @array_funcify.register(AdvancedSubtensor1)
 def take_rows(op, node, xp):
-    """``x[rows]``, a copy."""
+    """Return ``x[rows]``, a copy."""
     return lambda x, rows: x.take(rows, axis=0)
 
 
 @array_funcify.register(AdvancedIncSubtensor1)
 def scatter_rows(op, node, xp):
-    """``x`` with ``x[rows]`` set to, or increased by, ``y``."""
+    """Return ``x`` with ``x[rows]`` set to, or increased by, ``y``."""
     return _scatter(op, node, xp, lambda positions: positions, False, True)
 
 
 def _scatter(op, node, xp, build, adds_once, rows):
-    """Write ``y`` at array indices of ``x``; unless ``adds_once``, repeated indices add up."""
+    """Return an implementation that writes ``y`` at array indices of ``x``, or adds it there.
+
+    Repeated indices add up, unless ``adds_once``. ``rows`` says that the index is one vector of row numbers.
+    """
     inplace, sets = op.inplace, op.set_instead_of_inc
     static = node.inputs[1].type.shape
 
@@ -99,7 +102,7 @@ def _scatter(op, node, xp, build, adds_once, rows):
 
 
 def _add_rows(x, rows, y):
-    """Add rows of ``y`` to rows of ``x``, which is in C order: as single numbers, four times as fast."""
+    """Add rows of ``y`` to rows of ``x``, which is in C order; number by number, four times as fast."""
     if len(rows) and not -len(x) <= rows.min() <= rows.max() < len(x):
         raise IndexError(f"rows {rows.min()} to {rows.max()} are out of bounds for {len(x)} rows")
     width = int(np.prod(x.shape[1:]))
@@ -109,15 +112,16 @@ def _add_rows(x, rows, y):
 
 
 def index_builder(idx_list, inputs, convert=lambda position: position):
-    """Return a function from the values of the index ``inputs`` to the index.
+    """Return a function that makes the index from the values of its ``inputs``.
 
-    ``convert`` is applied to entries that are not slices. Where all are constants it is made once, here.
+    ``convert`` is applied to entries that are not slices. If all inputs are constants, the index is made
+    once.
     """
 
     def build(values):
         return tuple([convert(values[e]) if isinstance(e, int) else _slice(e, values) for e in idx_list])
 
-    # Arrays among them are on the device then, where that is another place than the host.
+    # Not with arrays among them: where device and host differ, the program copies those to the device.
     if all(isinstance(variable, Constant) and not getattr(variable.type, "ndim", 0) for variable in inputs):
         fixed = build([variable.data for variable in inputs])
         return lambda values: fixed

@@ -1,7 +1,7 @@
-"""Typed lists: Python lists of arrays, or of lists.
+"""Entries for typed lists: Python lists of arrays, or of lists.
 
-The list of an output is a new one, or the destroyed input; its elements may be those of the first input, as
-the Ops' ``view_map`` says, and are copies of all others.
+The list that an implementation returns is new, or the input that the Op destroys. Its elements may be those
+of the first input's list, as the Op's ``view_map`` says, and are copies of all other values.
 """
 
 from pytensor.tensor.type import DenseTensorType
@@ -25,7 +25,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(MakeList)
 def make_list(op, node, xp):
-    """A list of values."""
+    """Make a list of values."""
     copies = [_copier(variable.type, xp) for variable in node.inputs]
     return lambda *values: [copy(value) for copy, value in zip(copies, values, strict=True)]
 
@@ -33,7 +33,7 @@ def make_list(op, node, xp):
 @array_funcify.register(Append)
 @array_funcify.register(Insert)
 def insert(op, node, xp):
-    """The list with one element more, before the one at an index, or at the end."""
+    """Return the list with one element more, before the one at an index, or at the end."""
     copy = _copier(node.inputs[-1].type, xp)
     if isinstance(op, Append):
         return _changed(op, lambda x, value: x.append(copy(value)))
@@ -42,14 +42,14 @@ def insert(op, node, xp):
 
 @array_funcify.register(Extend)
 def extend(op, node, xp):
-    """The list with the elements of another behind its own."""
+    """Return the list with the elements of another list behind its own."""
     copy = _copier(node.inputs[1].type.ttype, xp)
     return _changed(op, lambda x, values: x.extend([copy(value) for value in values]))
 
 
 @array_funcify.register(Remove)
 def remove(op, node, xp):
-    """The list without the first element that equals a value, if one does."""
+    """Return the list without the first element that equals a value, if there is one."""
     places = _finder(node)
 
     def change(x, value):
@@ -61,7 +61,7 @@ def remove(op, node, xp):
 
 @array_funcify.register(Index)
 def index_of(op, node, xp):
-    """The index of the first element that equals a value."""
+    """Return the index of the first element that equals a value."""
     places = _finder(node)
 
     def find(x, value):
@@ -75,19 +75,19 @@ def index_of(op, node, xp):
 
 @array_funcify.register(Count)
 def count(op, node, xp):
-    """Count the elements that equal a value."""
+    """Return the number of elements that equal a value."""
     places = _finder(node)
     return lambda x, value: xp.asarray(len(places(x, value)), dtype="int64")
 
 
 def _finder(node):
-    """Return a function of a list and a value: the indices of the elements that equal the value."""
+    """Return a function that takes a list and a value, and returns the indices of elements equal to it."""
     same = equality(node.inputs[0].type.ttype)
     return lambda x, value: [i for i, element in enumerate(x) if same(element, value)]
 
 
 def equality(element_type):
-    """Return the function that compares two values of a type: lists by their elements, NaN with NaN."""
+    """Return the function that compares two values of a type; lists by their elements, and NaN equals NaN."""
     if isinstance(element_type, TypedListType):
         same = equality(element_type.ttype)
         return lambda a, b: len(a) == len(b) and all(map(same, a, b))
@@ -95,14 +95,14 @@ def equality(element_type):
 
 
 def equal_arrays(a, b) -> bool:
-    """Say whether two arrays agree in dtype, shape and values, NaN with NaN."""
+    """Say whether two arrays agree in dtype, shape and values; NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _changed(op, change):
-    """Apply ``change`` to the list of the first input, or to a copy."""
+    """Return an implementation that applies ``change`` to the first input's list, or to a copy of it."""
 
     def apply(x, *arguments):
         result = x if op.inplace else list(x)
@@ -113,7 +113,7 @@ def _changed(op, change):
 
 
 def _copier(element_type, xp):
-    """Return the function that copies elements of a type; scalars of a program become 0-d arrays."""
+    """Return the function that copies elements of a type; NumPy scalars become 0-d arrays."""
     return xp.array if isinstance(element_type, DenseTensorType) else copy_value
 
 

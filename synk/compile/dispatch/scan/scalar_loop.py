@@ -1,7 +1,7 @@
-"""ScalarLoop: a scalar graph repeated for each element of its arrays, by itself or in an Elemwise.
+"""Entries for ScalarLoop: a scalar graph repeated for each element of arrays, by itself or in an Elemwise.
 
-All elements take a step together; those that are done leave, so that a few slow ones do not make the
-others wait. Whether any is done is read on the host at each step.
+All elements take a step together. Elements that are done are taken out, so that a few slow ones do not make
+all others compute on. Whether any is done is read on the host at each step.
 """
 
 from itertools import count
@@ -36,7 +36,9 @@ def elementwise_loop(scalar_op, node, xp):
 
 
 class ElementLoop:
-    """Repeat a step: ``loop(n_steps, *states, *constants)`` returns the states, then whether it was ended.
+    """The implementation of a loop: ``loop(n_steps, *states, *constants)`` returns the states.
+
+    With ``until`` it also returns whether that has ended the loop of each element.
 
     Parameters
     ----------
@@ -69,7 +71,7 @@ class ElementLoop:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _run(self, results, limits, states, constants):
-        """Write to ``results`` the states that each element has when it is done."""
+        """Take all steps, and write to ``results`` the states of each element when it is done."""
         places = self.xp.arange(len(limits))
         for i in count():
             done = limits <= i

@@ -1,4 +1,4 @@
-"""Scan: a program that runs once a step, in a Python loop.
+"""Entry for Scan: a Python loop around a program for the step.
 
     sequences[i], rows of traces, untraced states, constants
         -> step -> rows of traces, untraced states[, whether to stop]
@@ -28,9 +28,10 @@ def scan(op, node, xp):
 
 
 class ScanLoop:
-    """Run a step again and again: ``loop(n_steps, *sequences, *initial, *states, *lengths, *constants)``.
+    """The implementation of a Scan: ``loop(n_steps, *sequences, *initial, *states, *lengths, *constants)``.
 
-    ``initial`` are the traces that start with initial values, ``lengths`` the numbers of rows of the others.
+    ``initial`` are the traces that start with initial values, ``lengths`` the numbers of rows of the other
+    traces.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ class ScanLoop:
         return i + 1, states
 
     def _new_arrays(self, lengths, rows):
-        """Make the traces without initial values, whose rows have the shapes of those of the first step."""
+        """Return arrays for the traces without initial values, with rows like those of the first step."""
         return [
             self.xp.empty((int(length), *row.shape), dtype)
             for length, row, (dtype, _) in zip(lengths, rows, self.new, strict=True)
@@ -125,7 +126,7 @@ class ScanLoop:
 
 
 def check_steps(n_steps: int, sequences) -> None:
-    """Raise unless ``n_steps`` is a number of steps that all ``sequences`` have."""
+    """Raise an error if ``n_steps`` is negative, or larger than the number of rows of a sequence."""
     if n_steps < 0:
         raise IndexError(f"a Scan of {n_steps} steps; n_steps must not be negative")
     for k, sequence in enumerate(sequences):
