@@ -1,7 +1,7 @@
 """Every difference between the supported PyTensor versions (3.0 to 3.x), in one place.
 
 An Op that one version lacks is replaced here by an empty class, so that entries register
-without asking which version runs. Imports PyTensor only.
+without asking which version runs. This module imports PyTensor alone.
 """
 
 from collections.abc import Iterator
@@ -47,41 +47,45 @@ def inner_graph(op: Any, rewriter: GraphRewriter) -> FunctionGraph:
     inputs = [In(variable, borrow=True, mutable=False) for variable in graph.inputs]
     # The supervisor brings the destroy handler, which sorts readers before destroyers.
     add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
-    if not frozen or _as_written.get():
+    if not frozen or _rewriting_inner_graphs.get():
         rewriter.rewrite(graph)
     outputs = [Out(variable, borrow=False) for variable in graph.outputs]
     insert_deepcopy(graph, wrapped_inputs=inputs, wrapped_outputs=outputs)
     return graph
 
 
-_as_written = ContextVar("as_written", default=False)
+_rewriting_inner_graphs = ContextVar("rewriting_inner_graphs", default=False)
 
 
 @contextmanager
-def as_written() -> Iterator[None]:
-    """Say that no outer compilation has rewritten the inner graphs that are compiled meanwhile."""
-    token = _as_written.set(True)
+def rewriting_inner_graphs() -> Iterator[None]:
+    """Within this context, let `inner_graph` rewrite inner graphs with every version of PyTensor.
+
+    It is for graphs that no outer compilation has rewritten. From 3.1 on their inner graphs would stay as
+    written.
+    """
+    token = _rewriting_inner_graphs.set(True)
     try:
         yield
     finally:
-        _as_written.reset(token)
+        _rewriting_inner_graphs.reset(token)
 
 
 def plain_graph(op: Any) -> FunctionGraph:
-    """Return a copy of the graph inside of an Op, as it was written."""
+    """Return a copy of the inner graph of an Op, without any rewrite."""
     graph: Any = op.fgraph
     return graph.clone() if isinstance(graph, FunctionGraph) else graph.unfreeze()
 
 
 def inferred_shape(feature: Any, variable: Any) -> tuple | None:
-    """Return the lengths that a `ShapeFeature` has for a variable of its graph, None if it has none."""
+    """Return the symbolic lengths that a `ShapeFeature` has inferred for a variable, None if it has none."""
     if hasattr(feature, "get_non_recursive_shape"):  # from 3.1, which finds them when they are asked for
         return feature.shape_tuple(variable)
     return feature.shape_of.get(variable)
 
 
 def host_op(op: Any) -> Any:
-    """Return ``op`` in a form whose own implementation needs no C compiler."""
+    """Return ``op`` in a form whose own implementation needs no C compiler, as the step of a Scan would."""
     if not isinstance(op, Scan):
         return op
     op = copy(op)
@@ -90,7 +94,7 @@ def host_op(op: Any) -> Any:
 
 
 def take_axis(op: Any, inputs: tuple, position: int) -> tuple[int, tuple]:
-    """Return the axis of a Join, Split or sort, and its other inputs.
+    """Return the axis of a Join, Split or sort, and the values of its other inputs.
 
     The axis is a property of the Op from 3.1; before, it was the input at ``position``.
     """
@@ -100,9 +104,9 @@ def take_axis(op: Any, inputs: tuple, position: int) -> tuple[int, tuple]:
 
 
 def known_axis(node: Any, position: int) -> tuple[int | None, list[int]]:
-    """Return the axis of a Join, Split or sort node, None if it is known only at run time.
+    """Return the axis of a Join, Split or sort node, and the positions of the node's other inputs.
 
-    And the positions of the node's other inputs.
+    The axis is None if it is known only at run time.
     """
     if hasattr(node.op, "axis"):
         return node.op.axis, list(range(len(node.inputs)))
@@ -112,7 +116,7 @@ def known_axis(node: Any, position: int) -> tuple[int | None, list[int]]:
 
 
 def join_pieces(node: Any) -> tuple[int | None, list]:
-    """Return the axis of a Join node, None if it is known only at run time, and what it joins."""
+    """Return the axis of a Join node, or None if only the call knows it, and the variables that it joins."""
     if hasattr(node.op, "axis"):
         return node.op.axis, list(node.inputs)
     axis = getattr(node.inputs[0], "data", None)

@@ -15,7 +15,10 @@ from synk.compile.compat import host_op
 
 
 class HostCall:
-    """Call the thunk of a clone of ``node``, with values in fresh storage, which are arrays of ``xp``."""
+    """Run a node by its Op's own Python implementation; take and return arrays of ``xp``.
+
+    It runs a clone of the node, whose storage no other call uses.
+    """
 
     def __init__(self, node: Apply, xp: ModuleType):
         self.host_nodes = (node,)
@@ -51,9 +54,9 @@ class HostCall:
 
 
 def as_declared(value: Any, dtype: str) -> Any:
-    """Convert what ``perform`` gave to an array of the declared dtype.
+    """Convert a result of ``perform`` to an array of the dtype that its node declares.
 
-    Raises TypeError if that, of integers or truth values, cannot hold it.
+    Raises TypeError if the declared dtype is one of integers or truth values that cannot hold the result.
     """
     value = np.asarray(value)
     if value.dtype == dtype:

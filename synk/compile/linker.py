@@ -140,7 +140,7 @@ class ArrayLinker(JITLinker):
             )
 
     def _linked(self, fgraph, order, *storage) -> tuple[Program, Callable]:
-        """Return the program of a graph, and what runs it."""
+        """Return the program of a graph, and the function that the thunk calls to run it."""
         program = self.fgraph_convert(fgraph, order, *storage)
         return program, program.function
 
@@ -157,10 +157,11 @@ class ArrayLinker(JITLinker):
         return fn
 
     def create_jitable_thunk(self, compute_map, order, input_storage, output_storage, storage_map):
-        """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the right node.
+        """Return ``([thunk], nodes, program)``; this thunk, not the base class's, names the node that failed.
 
-        Its attribute ``run`` takes a list of values, of the inputs that are no shared variables, and returns
-        those of outputs and updates: all that PyTensor's own function does around that is left out.
+        The thunk's attribute ``run`` is for callers that do without PyTensor's own function: it takes the
+        list of values of all inputs but shared variables, and returns the values of the outputs, then of the
+        updates.
         """
         fgraph = self.fgraph
         program, function = self._linked(fgraph, order, input_storage, output_storage, storage_map)
@@ -172,7 +173,7 @@ class ArrayLinker(JITLinker):
             if k in program.device_inputs and isinstance(variable, SharedVariable)
         ]
         n_given = sum(not isinstance(variable, SharedVariable) for variable in fgraph.inputs)
-        given, held = inputs[:n_given], inputs[n_given:]  # held ones are those of shared variables
+        given, held = inputs[:n_given], inputs[n_given:]  # held: the cells of shared variables
         # What a node's own Python implementation looks up may be in the script's context.
         own_context = bool(program.host_nodes)
 

@@ -9,8 +9,8 @@
     `host_inputs`    which inputs it reads on the host             none
     `free_inputs`    which inputs may lie on either side           none
     `width`          which of its arrays may have 16 bits          none
-    `goes_by_dtype`  whether it computes with those by itself      no: they are converted around it
-    `array_rounded`  its implementation on arrays of 16 bits       that on float32, with conversions
+    `goes_by_dtype`  whether its implementation takes these        no: they are converted around it
+    `array_rounded`  its implementation on arrays of 16 bits       the one on float32, with conversions
     `flops_of`       how a profile counts its operations           they are not counted
 
 Tables for one kind of Op are beside it: `synk.compile.programs.elementwise.template` for a scalar Op's C or
@@ -79,9 +79,9 @@ def takes_out(function: Callable) -> Callable:
 
 
 def accepts_out(function: Any, xp: Any) -> bool:
-    """Tell whether ``function``, or what it is a ``partial`` of, accepts ``out=``.
+    """Tell whether ``function``, or the function that it is a ``partial`` of, accepts ``out=``.
 
-    Marked ones do, and the array module's own ufuncs, ``dot`` and ``matmul``.
+    Functions marked by `takes_out` do, and so do the array module's own ufuncs, ``dot`` and ``matmul``.
     """
     if isinstance(function, partial):
         function = function.func
@@ -100,8 +100,9 @@ def side(op: Any, node: Apply) -> str:
     ``HOST``: with NumPy, all inputs on the host. ``DEVICE``: with the array module, inputs on the device.
     ``FOLLOW``: on the host if its inputs are there and it is small or wanted there, else on the device.
 
-    ``MOVED``: on the host because the device has no such values, and named in the program's ``host_nodes``:
-    Ops that are not listed and handle generators, sparse matrices or lists.
+    ``MOVED``: on the host because the device has no values of such a type; the node is listed in the
+    program's ``host_nodes``. This is so for Ops without an entry that handle generators, sparse matrices or
+    lists.
     """
     arrays = (DenseTensorType, ScalarType, SliceType, NoneTypeT)
     known = all(isinstance(variable.type, arrays) for variable in (*node.inputs, *node.outputs))
@@ -118,7 +119,8 @@ def host_inputs(op: Any, node: Apply) -> Collection[int]:
 def free_inputs(op: Any, node: Apply) -> Collection[int]:
     """Return the positions of the inputs that may be on the other side than the node.
 
-    Only their shape is read; or they have one element, and a NumPy scalar does as well.
+    Of such an input the implementation reads only the shape, or it has one element, for which a NumPy scalar
+    serves as well.
     """
     return ()
 
@@ -132,9 +134,9 @@ class Width(NamedTuple):
     Attributes
     ----------
     wants : collection of int
-        Inputs that it reads in 16 bits, whatever they are.
+        Inputs that are rounded to 16 bits for this node, if they are not stored so already.
     takes : collection of int
-        Inputs that it reads as they are.
+        Inputs that the node reads in either width, without a conversion.
     leads : collection of int
         Inputs that must all be of 16 bits for the outputs to be.
     gives : collection of int
@@ -142,9 +144,9 @@ class Width(NamedTuple):
     delicate : collection of int
         Those of ``gives`` that are float32 unless all their readers would round them anyway.
     keeps : bool
-        Whether the outputs have the width in which the first input is read: they have its elements, or some.
+        Whether the outputs consist of elements of the first input, and so have the width in which it is read.
     pulls : bool
-        Whether to round the inputs, or the result, is as good as to round it where it is read.
+        Whether rounding the inputs, or the result, gives the same as rounding where the result is read.
     """
 
     wants: Collection[int] = ()
@@ -167,7 +169,7 @@ def is_float_array(variable: Variable) -> bool:
 
 @singledispatch
 def width(op: Any, node: Apply) -> Width:
-    """Say which arrays of ``node`` may have 16 bits; an Op that is not listed reads and gives float32."""
+    """Return which arrays of ``node`` may have 16 bits; an Op without an entry reads and gives float32."""
     return WIDE
 
 
@@ -175,7 +177,7 @@ def width(op: Any, node: Apply) -> Width:
 def goes_by_dtype(op: Any, node: Apply, xp: ModuleType) -> bool:
     """Tell whether the implementation of ``node`` itself computes with arrays of 16 bits, in float32.
 
-    It gives arrays of 16 bits where the inputs that lead have 16 bits.
+    It then gives arrays of 16 bits if all inputs in ``Width.leads`` have 16 bits.
     """
     return False
 
@@ -197,9 +199,9 @@ def array_rounded(
     ----------
     op, node : Op, Apply
     implementation : callable
-        That of the node as it stands.
+        The node's implementation on float32.
     reads, gives : sequence of bool
-        Of each input and output, whether it is of ``dtype``.
+        For each input and output, whether it is of ``dtype``.
     xp : module
     dtype : {"float16", "bfloat16"}
 
@@ -218,5 +220,8 @@ Count = Callable[[Sequence[Any], Sequence[Any]], int]
 
 @singledispatch
 def flops_of(op: Any) -> Count | None:
-    """Return ``count(inputs, results)``: two operations for each product that is summed; None if unknown."""
+    """Return ``count(inputs, results)``, which counts floating-point operations; None if they are unknown.
+
+    A product that is added to a sum counts as two.
+    """
     return None

@@ -1,7 +1,7 @@
-"""Find what is wrong with the results of an implementation: pure questions, answered in words.
+"""Check the results of an implementation: pure functions that return what is wrong, in words.
 
-Each function yields complaints, nothing where all is well. The contract they hold entries to stands in
-``dispatch/__init__.py``.
+Each function yields complaints, nothing where all is well. The contract of entries, which they check, stands
+in ``dispatch/__init__.py``.
 """
 
 import pickle
@@ -26,7 +26,7 @@ SUMMING = (CAReduce, Dot, Dot22, Dot22Scalar, BatchedDot, Gemm, Gemv)
 
 
 def wrong_type(node: Apply, results: Sequence[Any], stored: Sequence[str]) -> Iterator[str]:
-    """Hold outputs to the number, dtype, number of axes and static shape that the node declares.
+    """Check that outputs have the number, dtypes, numbers of axes and static shapes that the node declares.
 
     ``stored`` gives the dtype of each output where a program keeps some in 16 bits.
     """
@@ -51,7 +51,7 @@ def wrong_type(node: Apply, results: Sequence[Any], stored: Sequence[str]) -> It
 def wrong_sharing(
     node: Apply, inputs: Sequence[Any], results: Sequence[Any], out: Sequence[Any], xp: Any
 ) -> Iterator[str]:
-    """Hold outputs to memory of their own or ``out``, but for what ``view_map`` and ``destroy_map`` say."""
+    """Check that outputs share memory with ``out`` alone, or as ``view_map`` and ``destroy_map`` say."""
     for position, result in enumerate(results):
         allowed = [*out, *(inputs[at] for at in sources(node, position))]
         for at, value in enumerate(inputs):
@@ -66,7 +66,7 @@ def wrong_sharing(
 def wrong_writing(
     node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Sequence[Any], xp: Any
 ) -> Iterator[str]:
-    """Hold inputs to the values ``before``, but for ``out`` and those that ``destroy_map`` names."""
+    """Check that inputs have the values ``before``, but for ``out`` and those in ``destroy_map``."""
     destroyed = [*out, *(inputs[at] for at in chain.from_iterable(node.op.destroy_map.values()))]
     for at, (value, old) in enumerate(zip(inputs, before, strict=True)):
         if not any(share(value, other, xp) for other in destroyed) and not same(value, old):
@@ -74,7 +74,7 @@ def wrong_writing(
 
 
 def new_numbers(inputs: Sequence[Any], results: Sequence[Any], what: str) -> Iterator[str]:
-    """Look for outputs with NaN (``what="nan"``) or infinities (``"inf"``) where no input has any."""
+    """Complain of outputs with NaN (``what="nan"``) or infinities (``"inf"``) if no input has any."""
     found = np.isnan if what == "nan" else np.isinf
     if any(found(value).any() for value in map(widened, inputs) if _inexact(value)):
         return
@@ -87,9 +87,9 @@ def new_numbers(inputs: Sequence[Any], results: Sequence[Any], what: str) -> Ite
 def wrong_values(
     node: Apply, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any], between: float = 0.0
 ) -> Iterator[str]:
-    """Compare outputs with those of the Op's own implementation.
+    """Compare outputs with the results ``expected``, those of the Op's own implementation.
 
-    ``between`` is the largest number that was met on the way to them.
+    ``between`` is the largest magnitude among intermediate results; rounding errors are in proportion to it.
     """
     for position, (kept, right) in enumerate(zip(results, expected, strict=True)):
         result, right = widened(kept), on_host(right)
@@ -113,7 +113,7 @@ def sources(node: Apply, output: int) -> list[int]:
 
 
 def share(one: Any, other: Any, xp: Any) -> bool:
-    """Tell whether two values share memory, or are one generator."""
+    """Tell whether two values share memory, or are the same generator."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.shares_memory(one, other)
     if isinstance(one, xp.ndarray) and isinstance(other, xp.ndarray):
@@ -122,7 +122,7 @@ def share(one: Any, other: Any, xp: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same, bit by bit."""
+    """Tell whether two values, arrays or generators, are equal bit by bit; other values count as equal."""
     if isinstance(one, np.random.Generator):
         states = [pickle.dumps(value.bit_generator.state) for value in (one, other)]
         return states[0] == states[1]
@@ -131,7 +131,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def on_host(value: Any) -> Any:
-    """Return an array as a NumPy array, copied if it is on a GPU; return other values as they are."""
+    """Return an array, copied if it is on a GPU, as a NumPy array; return other values as they are."""
     if hasattr(value, "__cuda_array_interface__"):
         return value.get()
     return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
@@ -155,7 +155,7 @@ def _different(position: int, result: Any, right: Any, allowance: float, coarse:
 
 
 def _allowance(node: Apply, inputs: Sequence[Any], right: Any, between: float) -> float:
-    """Return the absolute error that is allowed: sums may cancel, elements by themselves hardly do."""
+    """Return the absolute error that is allowed: more for sums, in which large numbers may cancel."""
     if not _inexact(right):
         return 0.0
     counted = [right, *map(widened, inputs)] if isinstance(node.op, SUMMING) else [right]
@@ -169,7 +169,7 @@ def largest_of(value: Any) -> float:
 
 
 def _precision(value: Any) -> float:
-    """Return half of the digits that a dtype has, as a relative error."""
+    """Return the relative error that keeps half of a dtype's digits."""
     return float(np.sqrt(np.finfo(value.dtype).eps))
 
 

@@ -99,14 +99,16 @@ class Debug:
             results = result if len(node.outputs) > 1 else (result,)
             if isinstance(node.op, AllocEmpty):
                 result.fill(JUNK)
-            self._tell(node, self._broken(node, inputs, before, results, given(keywords), stored), "raise")
+            self._report(
+                node, self._broken(node, inputs, before, results, out_arrays(keywords), stored), "raise"
+            )
             # Where it is a node of a region that is wrong, this says so before the region does.
             expected = None if reference is None else reference(before)
-            self._tell(node, new_numbers(before, results, "nan"), self.nan)
-            self._tell(node, new_numbers(before, results, "inf"), self.inf)
+            self._report(node, new_numbers(before, results, "nan"), self.nan)
+            self._report(node, new_numbers(before, results, "inf"), self.inf)
             if expected is not None:
                 between = getattr(reference, "largest", 0.0)
-                self._tell(node, wrong_values(node, inputs, results, expected, between), "raise")
+                self._report(node, wrong_values(node, inputs, results, expected, between), "raise")
             return result
 
         return checked
@@ -116,7 +118,7 @@ class Debug:
         yield from wrong_sharing(node, inputs, results, out, self.xp)
         yield from wrong_writing(node, inputs, before, out, self.xp)
 
-    def _tell(self, node: Apply, complaints: Iterator[str], answer: str) -> None:
+    def _report(self, node: Apply, complaints: Iterator[str], answer: str) -> None:
         if answer == "ignore":
             return
         for complaint in complaints:
@@ -138,7 +140,7 @@ class Debug:
         if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op, self.xp):
             return None
         if isinstance(node.op, Region):
-            return OfRegion(node.op, self)
+            return RegionReference(node.op, self)
         try:
             return Reference(node, self._skip)
         except Exception as error:
@@ -166,14 +168,14 @@ def nan_allowed(mode: Any) -> Iterator[None]:
         debug.nan, debug.inf = answers
 
 
-class OfRegion:
-    """Runs the nodes of a region in Python, and checks them one by one.
+class RegionReference:
+    """The reference for a region: it runs the nodes in Python, and checks them one by one.
 
     Attributes
     ----------
     largest : float
-        The largest number that went into them or came out in the latest call. Where such numbers cancel,
-        what is left may be rounding. It is 0 if the region is elementwise.
+        The largest number that went into the nodes or came out in the latest call. Where such numbers cancel,
+        the rest may be rounding error. It is 0 if the region is elementwise.
     """
 
     def __init__(self, op: Region, debug: Debug):
@@ -202,13 +204,18 @@ class OfRegion:
 
 
 class Reference:
-    """Runs the Op's own implementation on the host, to compare with; returns None once that has failed."""
+    """The reference for a node: it runs the Op's own implementation on the host.
+
+    Once that has failed, a call returns None.
+    """
 
     def __init__(self, node: Apply, skip: Callable[[Apply, Exception], None]):
         self._node, self._skip = node, skip
         # The own implementation of an Op with an inner graph would ask for a compiler.
         inside = isinstance(node.op, OpFromGraph)
-        self._run: Callable | None = inner_program(node.op, np) if inside else AsGiven(apart(node), np)
+        self._run: Callable | None = (
+            inner_program(node.op, np) if inside else UnconvertedHostCall(with_own_inputs(node), np)
+        )
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
         if self._run is None:
@@ -225,15 +232,15 @@ class Reference:
         return result if len(self._node.outputs) > 1 else (result,)
 
 
-class AsGiven(HostCall):
-    """Calls a node's own implementation and returns its results as they are, whatever dtype is declared."""
+class UnconvertedHostCall(HostCall):
+    """Run a node's own implementation, and return its results in the dtypes that it gives."""
 
     def _to_device(self, variable: Variable, value: Any) -> Any:
         return value
 
 
-def apart(node: Apply) -> Apply:
-    """Return a copy of the node with a variable for each input, since their values may differ in dtype."""
+def with_own_inputs(node: Apply) -> Apply:
+    """Return a copy of a node with a new variable for each input, as their values may differ in dtype."""
     inputs = [v if isinstance(v, Constant) else v.type() for v in node.inputs]
     return Apply(node.op, inputs, [variable.type() for variable in node.outputs])
 
@@ -245,14 +252,14 @@ def as_declared(value: Any, variable: Variable) -> Any:
     return widened(value) if str(getattr(value, "dtype", dtype)) != dtype else value
 
 
-def given(keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arrays that a caller has passed as ``out``."""
+def out_arrays(keywords: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arrays that the caller of an implementation has passed as ``out``."""
     out = keywords.get("out")
     return out if isinstance(out, tuple) else (out,)
 
 
 def inner_program(op: Any, xp: Any, observe: Observer | None = None) -> Program:
-    """Return the inner graph of an Op as a program."""
+    """Compile the inner graph of an Op to a program."""
     return emit(inner_graph(op, inner_rewriter(xp)), xp, unpack=True, observe=observe)
 
 

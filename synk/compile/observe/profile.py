@@ -40,8 +40,8 @@ MAX_SLICES = 200_000  # the latest runs are kept for the trace
 class Profile:
     """An observer that times nodes.
 
-    One may watch several programs. What it does besides takes about a microsecond a node, and is counted
-    as time outside nodes.
+    One profile may watch several programs. Its own work takes about a microsecond a node, and is counted as
+    time outside nodes.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Profile:
         return self._nameless(node, implementation)
 
     def of(self, program: str) -> Observer:
-        """Return this observer for one program, of that name."""
+        """Return this profile as the observer of one program, which reports call ``program``."""
         numbers = count()
 
         def observe(node: Apply, implementation: Callable) -> Callable:
@@ -81,14 +81,14 @@ class Profile:
 
     @contextmanager
     def call(self, name: str = "call") -> Iterator[None]:
-        """Count what runs inside as one call, whose time shows what nodes do not take."""
+        """Count what runs within this context as one call; a call's time includes that outside of nodes."""
         begin = perf_counter_ns()
         yield
         self._calls.append(Slice(name, "call", begin, perf_counter_ns(), ()))
 
     @contextmanager
     def memory(self) -> Iterator[None]:
-        """Account for arrays instead of time inside: those that nodes made and that are alive."""
+        """Within this context, count the bytes of living arrays that nodes have made, instead of time."""
         self._ledger = self._measured
         try:
             yield
@@ -136,7 +136,7 @@ def _built(node: Apply) -> str:
 
 
 def _kind(node: Apply) -> str:
-    """Return the name under which times of nodes are added up: that of what a Blockwise repeats."""
+    """Return the name under which times of nodes are added up: of a Blockwise, that of its core Op."""
     return type(node.op.core_op).__name__ if isinstance(node.op, Blockwise) else label(node)
 
 
@@ -154,19 +154,19 @@ def observed_mode(mode: Any, observe: Callable) -> Mode:
 
 
 class Ledger:
-    """Bytes of the arrays that nodes made and that are alive.
+    """A count of the bytes of arrays that nodes have made and that are alive.
 
-    It works by weak references, so it costs next to nothing and serves every array module.
-    What a node allocates and frees while it runs is not seen.
+    It holds weak references to the arrays, so it costs next to nothing and serves every array module. It does
+    not see what a node allocates and frees while it runs.
     """
 
     def __init__(self) -> None:
         self.current, self.peak = 0, 0  # bytes now, and at most so far
-        self.at = ""  # after which node the peak was reached
+        self.at = ""  # the node after which the peak was reached
         self._alive: dict[int, weakref.ref] = {}
 
     def add(self, node: str, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        """Enter what a node made; views of its inputs, and inputs that it wrote to, are not new."""
+        """Count the results of a node, except views of its inputs and inputs that it wrote to."""
         known = self._alive.keys() | {id(memory_of(value)) for value in inputs}
         for value in map(memory_of, results):
             if id(value) not in known and hasattr(value, "nbytes") and not isinstance(value, np.generic):

@@ -24,10 +24,10 @@ class Slice(NamedTuple):
 
 
 class Record:
-    """The runs so far of one node, the one at ``index`` of its program, built at a file and line.
+    """The runs so far of one node: node number ``index`` of its program, built at the line ``built``.
 
-    ``count(inputs, results)`` returns floating-point operations; ``inside`` are the nodes that run in it as
-    one, each with the line that built it.
+    ``count(inputs, results)`` returns floating-point operations. ``inside`` lists the nodes of a region, each
+    with the line that built it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Record:
         self._count = count
 
     def add(self, nanoseconds: int, inputs: Sequence[Any], results: Sequence[Any], outputs: tuple) -> None:
-        """Note a run."""
+        """Add the figures of one run."""
         self.runs += 1
         self.nanoseconds += nanoseconds
         self.outputs = outputs
@@ -62,19 +62,19 @@ class Report:
     ----------
     n_calls : int
     seconds : float
-        Of all calls together; that of nodes and collectives alone if no call was counted.
+        Of all calls together; of nodes and collectives alone if no call was counted.
     rows : list of dict
         One per node, the longest first: program, index, op, node, built, runs, seconds, share (of
-        ``seconds``), flops (of all runs), outputs (dtypes and shapes of the last run), inside (of nodes that
-        run as one: the Op and the line of each).
+        ``seconds``), flops (of all runs), outputs (dtypes and shapes of the last run), inside (the Ops of a
+        region, and the line of each).
     ops : list of dict
         One per Op class: op, nodes, runs, seconds, share, flops.
     collectives : list of dict
-        As ``ops``.
+        One per collective, as ``ops``.
     peak_bytes : int
-        Of the arrays that nodes had made and that were alive at the same time.
+        The most bytes, at any time, of living arrays that nodes had made.
     peak_at : str
-        The node that made it so many.
+        The node after which the peak was reached.
     """
 
     def __init__(
@@ -205,9 +205,9 @@ FIGURES = ("runs", "ms/call", "share", "µs/run", "GFLOP/s")
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (), rest: int = 0
 ) -> list[str]:
-    """Return a table as lines, which say of ``rest`` more rows; columns after the first end flush right.
+    """Return the lines of a table; ``rest`` more rows, which are not shown, are counted in a last line.
 
-    Those numbered in ``left`` do not.
+    Columns are aligned right, but for the first one and those numbered in ``left``.
     """
     shown = [heads, *rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]

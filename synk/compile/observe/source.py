@@ -26,8 +26,9 @@ def source_of(function: Any) -> str:
     Returns
     -------
     str
-        The Python program, in which comments say why a node is in no region; then each region by the name
-        that it is called by, with its nodes as comments, the lines that built them, and its C text.
+        The Python program, in which comments say why a node is in no region; then the C text of each region,
+        under the name by which the program calls it, with comments that list its nodes and the lines that
+        built them.
 
     Raises
     ------

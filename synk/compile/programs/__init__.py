@@ -1,1 +1,1 @@
-"""A graph as a Python program: what is decided about it, and its text."""
+"""Make a Python program of a graph: passes decide about it, then its text is written."""

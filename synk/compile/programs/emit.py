@@ -88,22 +88,26 @@ def emit(
 
 
 def implementation(node: Apply, plan: ProgramPlan) -> Callable:
-    """Return the implementation of a node, or what is left of a join whose pieces are in place already."""
-    join = plan.found.joins.get(node)
+    """Return the implementation of a node.
+
+    Of a join some of whose pieces nodes write in place, it is one that copies only the other pieces.
+    """
+    join = plan.destinations.joins.get(node)
     return plan.placed.implementations[node] if join is None else assemble(join.pieces)
 
 
 def host_nodes(placed: Placement) -> Iterator[Apply]:
-    """Yield the nodes that run their Op's own Python implementation, those of inner graphs included."""
+    """Yield the nodes that run their Op's own Python implementation, nodes of inner graphs included."""
     for node in [step.node for step in placed.steps if step.node is not None]:
         moved = (node,) if node in placed.moved else ()
         yield from getattr(placed.implementations[node], "host_nodes", moved)
 
 
 def fetches_last(steps: Sequence[PlacedStep]) -> tuple[list[PlacedStep], int]:
-    """Move behind all others the steps that bring home what no node reads; return how many there are.
+    """Move the steps that copy results to the host behind all others; return all steps, and how many moved.
 
-    Each waits for the device: in the middle, nothing would be launched meanwhile, and the device run dry.
+    Each of these steps waits for the device. In the middle, no more kernels would be launched meanwhile, and
+    the device would run out of work.
     """
     read = {variable for step in steps for variable in step.inputs}
     made = {variable for step in steps for variable in step.outputs}
@@ -119,13 +123,13 @@ def fetches_last(steps: Sequence[PlacedStep]) -> tuple[list[PlacedStep], int]:
 
 
 def outlasting(plan: ProgramPlan) -> list[Variable]:
-    """Return the values that are read after the last node, or in the next call."""
+    """Return the variables whose values are still read after the last node, or in the next call."""
     constants = [variable for step in plan.placed.constants for variable in step.outputs]
-    return [*plan.placed.results, *map(plan.target, plan.found.settled.values()), *constants]
+    return [*plan.placed.results, *map(plan.target, plan.destinations.settled.values()), *constants]
 
 
 def last_uses(steps: Sequence[Apply | PlacedStep], kept: Sequence[Variable]) -> list[list[Variable]]:
-    """For each step, the variables that nothing after it reads: inputs used last, outputs never used."""
+    """Return for each step the variables that no later step reads: inputs used last, outputs never used."""
     seen = set(kept)
     dead: list[list[Variable]] = []
     for step in reversed(steps):

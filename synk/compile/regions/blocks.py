@@ -1,4 +1,4 @@
-"""C text of Blockwise and of products of stacks: a loop over blocks around the text of one.
+"""C text of Blockwise and of products of stacks of matrices: a loop over blocks around the core Op's text.
 
 arrays with leading axes of blocks -> for each block: views of it -> the core Op's text, into its place
 """
@@ -27,7 +27,7 @@ Signature = tuple[
 
 @c_text.register(Blockwise)
 def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
-    """Write a loop of the core Op over blocks, or the core Op alone if there are no axes of blocks."""
+    """Write a loop that runs the core Op on each block; without axes of blocks, write the core Op alone."""
     ndim = op.batch_ndim(node)
     if not ndim:
         c_text(op.core_op, node, region)
@@ -39,7 +39,7 @@ def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(BatchedDot)
 def products(op: BatchedDot, node: Apply, region: RegionWriter) -> None:
-    """Write a loop over products of matrices."""
+    """Write a loop that multiplies two matrices in each step."""
     inner = [variable.type.clone(shape=variable.type.shape[1:])() for variable in node.inputs]
     signature = (("m", "k"), ("k", "n")), (("m", "n"),)
     _loop(region, node, Dot().make_node(*inner), inner, [(False,)] * 2, signature)
@@ -55,8 +55,8 @@ def _loop(
 ) -> None:
     """Add a loop that runs a core node on each block of the node's inputs.
 
-    ``inner`` are the core node's inputs. ``patterns`` tell, by input and axis of blocks, whether there is one
-    block for all along that axis.
+    ``inner`` are the core node's inputs. ``patterns`` tell, for each input and axis of blocks, whether the
+    input's length there is 1, so that all steps read the same block.
     """
     ndim = len(patterns[0])
     graph = FunctionGraph(inner, core.outputs, clone=False)
@@ -82,7 +82,7 @@ def _loop(
 
 
 def _lengths(signature: Signature, node: Apply, views: Sequence[View], ndim: int):
-    """Yield each output with the lengths of its blocks: known ones, or those of axes of inputs."""
+    """Yield each output with the lengths of its blocks: static ones, or those of inputs by name of axis."""
     named = {
         name: length
         for view, names in zip(views, signature[0], strict=True)
@@ -97,7 +97,10 @@ def _lengths(signature: Signature, node: Apply, views: Sequence[View], ndim: int
 
 
 def _convolved(node: Apply, views: Sequence[View]) -> str:
-    """Return the length of convolutions; NoText for others, whose lengths only the first one tells."""
+    """Return the length of a convolution's blocks.
+
+    Raises NoText for any other Op, whose lengths are known only when the first block is computed.
+    """
     core, full = getattr(node.op, "core_op", None), node.inputs[-1]
     if not isinstance(core, Convolve1d) or not isinstance(full, Constant):
         raise NoText("blocks of a shape that only the first one tells")
@@ -106,7 +109,7 @@ def _convolved(node: Apply, views: Sequence[View]) -> str:
 
 
 def _index(text: Text, batch: Sequence[str]) -> list[str]:
-    """Return the place of block ``i`` along each axis of blocks."""
+    """Return the index along each axis of blocks of block number ``i``."""
     found, rest = [], "i"
     for length in reversed(batch[1:]):
         found.append(text.let("long", f"{rest} % {length}"))

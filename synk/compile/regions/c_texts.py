@@ -1,4 +1,4 @@
-"""The table of C texts: what an Op is in C.
+"""The table of C texts: an entry for each Op that can be written in C.
 
     @c_text.register(SpecifyShape)
     def specify_shape(op, node, region):
@@ -9,10 +9,10 @@
                 region.text.demand(f"{known} == {region.variables.number(length)}")
         region.variables.same(node.outputs[0], node.inputs[0])
 
-An entry adds lines to the region that is being written, a `RegionWriter`, and notes what the node's outputs
-are in it. It raises `NoText` for a node that it cannot write; so does an Op without an entry. Where a line
-demands something that does not hold in a call, the region gives up that call, and its nodes run in Python
-instead: they raise the error, if it is one.
+An entry adds lines to the region that is being written, a `RegionWriter`, and notes by which names later
+lines know the node's outputs. It raises `NoText` for a node that it cannot write; so does an Op without an
+entry. If a condition that a line demands does not hold in a call, the region gives up that call, and its
+nodes run in Python instead, which raises the error if there is one.
 """
 
 from functools import singledispatch
@@ -27,5 +27,5 @@ class NoText(NotImplementedError):
 
 @singledispatch
 def c_text(op: Any, node: Apply, region: Any) -> None:
-    """Add what ``node`` computes to ``region``."""
+    """Add the C lines that compute ``node`` to ``region``; raise NoText if the Op has no entry."""
     raise NoText(f"no C text for {op}")

@@ -1,6 +1,6 @@
-"""Give samplers and solvers a program of one region as a function in C: no line of Python runs then.
+"""Give samplers and solvers a C function for a program that is one region, so that no Python line runs.
 
-program, arguments -> only_region -> RegionCall -> Callback: an address, and that of its data
+program, arguments -> only_region -> RegionCall -> Callback: the function's address, and that of its data
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from synk.compile.programs.text.program import Program
 from synk.compile.regions.frame import HEAD
 from synk.compile.regions.functions import RegionFunction
 
-# The GIL is held: regions make NumPy's arrays, and let other threads run while their loops are long.
+# Takes the GIL, as regions make NumPy's arrays; they release it during long loops.
 TEXT = f"""\
 {HEAD}
 
@@ -34,7 +34,7 @@ typedef struct {{
     void *const *given;
     unsigned long n_given, size;
     double *point;
-    void *ndarray, *otherwise;
+    void *ndarray, *fallback;
 }} Data;
 
 extern int PyGILState_Ensure(void);
@@ -61,7 +61,7 @@ long value_and_gradient(
         PyErr_Clear();
         if (made)
             Py_DecRef(made);
-        made = PyObject_CallNoArgs(data->otherwise);
+        made = PyObject_CallNoArgs(data->fallback);
     }}
     if (made) {{
         *value = *made->data;
@@ -76,7 +76,7 @@ long value_and_gradient(
 
 
 class RegionCall(NamedTuple):
-    """A call of a region: the function that Python calls it by, and its arguments."""
+    """A call of a region: its Python function, and the arguments."""
 
     function: BuiltinFunctionType
     given: tuple[Any, ...]
@@ -87,24 +87,24 @@ class Callback:
 
     Its signature is that of nutpie's log-densities: ``int64 (uint64 size, const double *point,
     double *gradient, double *value, void *data)``; it returns 0, -1 for another size, and positive numbers
-    where something is not finite or ``otherwise`` raised.
+    where something is not finite or ``fallback`` raised.
 
     Parameters
     ----------
     call : RegionCall
         Returns a float64 vector: the value, then the gradient.
     point : ndarray of float64
-        Among the arguments; is written at each call.
-    otherwise : callable
-        Returns the same in Python, for where the region gives up.
+        One of the arguments of ``call``; each call of the C function writes the point into it.
+    fallback : callable
+        Returns the same vector, computed in Python; it is called where the region gives up.
 
     Attributes
     ----------
     address, data : int
-        Where the function and its ``data`` are, for as long as this lives.
+        The addresses of the function and of its ``data``, which are valid as long as this object lives.
     """
 
-    def __init__(self, call: RegionCall, point: np.ndarray, otherwise: Callable[[], np.ndarray]):
+    def __init__(self, call: RegionCall, point: np.ndarray, fallback: Callable[[], np.ndarray]):
         self.address = _address()
         given = (ctypes.py_object * len(call.given))(*call.given)
         pointer = ctypes.pythonapi.PyCFunction_GetFunction
@@ -116,7 +116,7 @@ class Callback:
             point.size,
             point.ctypes.data,
             id(np.ndarray),
-            otherwise,
+            fallback,
         )
         self._kept = call, given, point
         self.data = ctypes.addressof(self._data)
@@ -130,14 +130,14 @@ class _Data(ctypes.Structure):
         ("size", ctypes.c_ulong),
         ("point", ctypes.c_void_p),
         ("ndarray", ctypes.c_void_p),
-        ("otherwise", ctypes.py_object),
+        ("fallback", ctypes.py_object),
     )
 
 
 def callback_of(
-    call: RegionCall | None, point: np.ndarray, otherwise: Callable[[], np.ndarray]
+    call: RegionCall | None, point: np.ndarray, fallback: Callable[[], np.ndarray]
 ) -> Callback | None:
-    """Return the callback, or None where C cannot read what the call returns, or does not compile."""
+    """Return the callback, or None if C cannot read what the call returns, or does not compile."""
     result = None if call is None else call.function(*call.given)
     if (
         call is None
@@ -147,18 +147,18 @@ def callback_of(
         or not _address()
     ):
         return None
-    return Callback(call, point, otherwise)
+    return Callback(call, point, fallback)
 
 
 def _address() -> int:
-    """Return where the function is that all callbacks are; 0 where it does not compile."""
+    """Return the address of the C function that all callbacks share; 0 if it does not compile."""
     library = _library()
     return 0 if library is None else ctypes.cast(library.value_and_gradient, ctypes.c_void_p).value or 0
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Compile that function, once: samplers call it at any time, so its library stays."""
+    """Compile that function once; the library stays loaded, since samplers may call it at any time."""
     libraries = native_libraries()
     assert libraries is not None, "a region has been compiled"
     (library,) = libraries.make([SourceText(TEXT, (name_of(libraries.compiler.fingerprint, TEXT),))])
@@ -168,7 +168,7 @@ def _library() -> ctypes.CDLL | None:
 def only_region(program: Program, arguments: Sequence[Any]) -> RegionCall | None:
     """Return the call of a region that is all that a program does with these arguments.
 
-    None if it does more, or if the region draws random numbers or does not run in C.
+    None if the program does more, or if the region draws random numbers or does not run in C.
     """
     namespace = program.function.__globals__
     regions = {name: value for name, value in namespace.items() if isinstance(value, RegionFunction)}

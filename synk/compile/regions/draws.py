@@ -1,9 +1,10 @@
-"""C texts of random variables in the steps of a loop: NumPy's functions draw the numbers that they always do.
+"""C texts of random variables in the steps of a loop, by the functions of NumPy that draw the same numbers.
 
     generator, size, parameters -> for each element: its parameters -> a draw
 
-Steps draw from a copy of the generator that the region has been given (`RegionFunction`), so nothing has
-happened if it gives up. Outside of loops a draw is a line of Python's, whose own cost is small beside a copy.
+Steps draw from a copy of the generator that the region has been given (`RegionFunction`), so the generator is
+unchanged if the region gives up. Outside of loops random variables are drawn in Python, where they cost
+little beside the copy of a generator.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from synk.compile.regions.views import View, listed
 class Draw(NamedTuple):
     """A function of NumPy that draws one number of a distribution, with parameters ``x1`` and ``x2``.
 
-    Unless the condition on the parameters holds, the region gives up, and Python draws or raises the error.
+    ``arguments`` stand behind the bits in the call, ``after`` behind the call. Unless ``condition`` holds for
+    the parameters, the region gives up, and Python draws or raises the error.
     """
 
     function: str
@@ -81,7 +83,8 @@ SHARED int NAME(Bits *bits, const int ndim, const View *const *views, const long
 }}
 """)
 ONE = "{parameters} if (!({condition})) return 0; *({kind} *)p[0] = {draw};"
-# 32 random bits decide, unless they are those of the probability: then others do, when all are drawn.
+# 32 random bits decide, unless they equal the first 32 bits of the probability: such elements, ties, are
+# decided by further bits in a second pass.
 PROBABILITY = "const double x1 = *({given} *)p[1], scaled = x1 * 4294967296.0;"
 PROBABILITY += " const unsigned first = scaled < 4294967295.0 ? scaled : 4294967295.0;"
 BERNOULLI = (
@@ -112,7 +115,7 @@ CATEGORICAL = """const double drawn = bits->next_double(bits->state);
 
 @c_text.register(RandomVariable)
 def draw(op: RandomVariable, node: Apply, region: RegionWriter) -> None:
-    """Draw element by element, in C order."""
+    """Write a loop that draws element by element, in C order."""
     generator, size, *parameters = node.inputs
     after, out = node.outputs
     if op.inplace or not region.text.in_loop or out.type.dtype not in TYPES:
@@ -141,7 +144,7 @@ def draw(op: RandomVariable, node: Apply, region: RegionWriter) -> None:
 
 
 def _texts(op: RandomVariable, dtype: str, given: Sequence[str]) -> tuple[str, str]:
-    """Return the lines that draw an element, and those of a second pass, for elements that it left open."""
+    """Return the lines that draw an element, and those of a second pass over elements left undecided."""
     how, kind, kinds = DRAWS.get((type(op), dtype)), TYPES[dtype], [TYPES.get(one, "") for one in given]
     whole = isinstance(op, basic.IntegersRV)
     fit = all(one.startswith("int" if whole else ("float", "int", "uint", "bool")) for one in given)
@@ -158,7 +161,7 @@ def _texts(op: RandomVariable, dtype: str, given: Sequence[str]) -> tuple[str, s
 
 
 def _with_axes(text: Text, view: View, ndim: int) -> View:
-    """Return a view with ``ndim`` axes, those at the front new and of length 1."""
+    """Return a view with ``ndim`` axes; the new ones come first, and have length 1."""
     added = ndim - view.ndim
     if added < 0:
         raise NoText("a parameter of more axes than there are draws")
@@ -166,7 +169,7 @@ def _with_axes(text: Text, view: View, ndim: int) -> View:
 
 
 def _common(views: Sequence[View]) -> list[str]:
-    """Return the lengths that views broadcast to."""
+    """Return expressions of the lengths to which views broadcast."""
     return [
         " : ".join([*(f"{length} != 1 ? {length}" for length in lengths), "1"])
         for lengths in zip(*(view.shape for view in views), strict=True)

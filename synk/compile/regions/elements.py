@@ -1,4 +1,4 @@
-"""C texts of elementwise Ops and of reductions: walks over views, which compute one element at a time.
+"""C texts of elementwise Ops and of reductions: loops over views that compute one element at a time.
 
 Elemwise node, and the reductions that read it -> Body, folds -> a walk
 """
@@ -17,7 +17,7 @@ from synk.compile.native.compiler import ELEMENTARY
 from synk.compile.native.special import SPECIAL, TABLE, special_text
 from synk.compile.programs.elementwise.body import Body, Operand, elemwise_body
 from synk.compile.programs.elementwise.chain_writer import Value, Writer, type_name
-from synk.compile.programs.elementwise.dialect import TYPES, Dialect, of_few
+from synk.compile.programs.elementwise.dialect import TYPES, Dialect, with_slower
 from synk.compile.programs.elementwise.templates import carrier, is_float
 from synk.compile.regions.c_texts import NoText, c_text
 from synk.compile.regions.lines import Text
@@ -28,7 +28,7 @@ from synk.compile.regions.walks import Fold, call, common_shape, fill, one_eleme
 
 
 def fold_of(op: CAReduce, node: Apply, dialect: Dialect) -> Fold:
-    """Return how a reduction combines elements; NoText if there is no C for that."""
+    """Return how a reduction combines two elements, as C; raise NoText if there is none."""
     source, dtype = node.inputs[0].type.dtype, op.acc_dtype or node.outputs[0].type.dtype
     axes = tuple(range(node.inputs[0].type.ndim)) if op.axis is None else tuple(sorted(op.axis))
     kind = type(op.scalar_op)
@@ -56,10 +56,11 @@ def fold_of(op: CAReduce, node: Apply, dialect: Dialect) -> Fold:
 def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
     """Write a loop over elements, or one call where there are no axes.
 
-    Reductions of a result are computed in the same loop. The result is not stored if nothing else reads it.
+    Reductions that read a result are computed in the same loop; a result that nothing else reads is not
+    stored.
     """
     few = region.text.in_loop or not node.outputs[0].type.ndim
-    body = elemwise_body(node, of_few(region.dialect) if few else region.dialect)
+    body = elemwise_body(node, with_slower(region.dialect) if few else region.dialect)
     declare(region.text, region.dialect, body)
     if not body.ndim:
         numbers(region, node.inputs, body, node.outputs)
@@ -72,8 +73,8 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(ScalarOp)
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
-    """Write the call that computes a number from numbers."""
-    body = elemwise_body(node, of_few(region.dialect))
+    """Write the call of a scalar Op that computes a number from numbers."""
+    body = elemwise_body(node, with_slower(region.dialect))
     declare(region.text, region.dialect, body)
     numbers(region, node.inputs, body, node.outputs)
 
@@ -81,7 +82,7 @@ def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
 def numbers(
     region: RegionWriter, inputs: Sequence[Variable], body: Body, outputs: Sequence[Variable]
 ) -> None:
-    """Add the call that computes one element of each output, where there are no axes to walk along."""
+    """Add the call that computes one element of each output, for variables without axes."""
     places = [region.text.let_later(type_of(variable)) for variable in outputs]
     constants = [text for _, text in body.constants]
     arguments = [*map(region.variables.number, inputs), *constants, *(f"&{place}" for place in places)]
@@ -94,7 +95,7 @@ def numbers(
 
 @c_text.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, region: RegionWriter) -> None:
-    """Write a loop that reads elements from memory and folds them to one."""
+    """Write a loop that reads elements from memory and folds them."""
     (source,) = node.inputs
     fold = fold_of(op, node, region.dialect)
     operand = Operand(source.type.dtype, tuple(source.type.broadcastable))
@@ -103,9 +104,9 @@ def reduction(op: CAReduce, node: Apply, region: RegionWriter) -> None:
 
 
 def _folds(region: RegionWriter, variable: Variable) -> tuple[bool, list[tuple[Apply, Fold]]]:
-    """Return whether a variable must be stored, and the reductions of it that the loop can compute instead.
+    """Return whether a variable must be stored, and reductions of it that the same loop can compute.
 
-    The loop that makes the variable computes them. Then it must be stored only if others read it too.
+    It must be stored if anything else than these reductions reads it.
     """
     found: list[tuple[Apply, Fold]] = []
     kept = region.liveness.is_kept(variable)
@@ -121,7 +122,7 @@ def _folds(region: RegionWriter, variable: Variable) -> tuple[bool, list[tuple[A
 
 
 def declare(text: Text, dialect: Dialect, body: Body) -> None:
-    """Declare the functions of the mathematical library that a body calls."""
+    """Declare the functions of the mathematical library that the body of a loop calls."""
     # Sorted: a set has another order in another process, and compiled libraries are found by their text.
     for function, dtype, n_arguments in sorted(body.functions):
         kind, suffix = type_name(dtype), "f" if dtype == "float32" else ""
@@ -142,10 +143,10 @@ def loop(
     stored: Sequence[tuple[int, Variable]],
     folds: Sequence[tuple[int, Apply, Fold]],
 ) -> None:
-    """Add a loop that computes a body for each element, stores some of its results, and folds some.
+    """Add a loop that computes the body for each element, stores some of its results, and folds some.
 
-    ``stored`` are numbers of results, each with the variable that it becomes; ``folds`` are numbers of
-    results, each with the reduction that reads it and the fold that this is.
+    ``stored`` are pairs of a result's number and the variable that it becomes. ``folds`` are a result's
+    number, the reduction that reads it, and how that combines elements.
     """
     views, ndim = [region.variables.view(variable) for variable in inputs], body.ndim
     shape = region.text.let_array(["0"] * ndim)
@@ -169,11 +170,11 @@ def loop(
 def _folded(
     region: RegionWriter, node: Apply, fold: Fold, shape: str, model: View | None
 ) -> tuple[View, Variable]:
-    """Return the view in which a fold collects its elements, and the variable that they are.
+    """Return the view in which a fold collects elements, and the variable of the reduction's result.
 
-    The view has the axes of what is folded, with stride 0 along those that are folded: all elements along
-    them meet in one. Its other axes lie in memory in the order of those of the view ``model``, since the loop
-    walks over both at a time.
+    The view has the axes of the input, with stride 0 along those that are folded, so that all elements along
+    them are added to one. Its other axes lie in memory in the order of those of the view ``model``, since the
+    loop walks over both at the same time.
     """
     (output,), ndim = node.outputs, node.inputs[0].type.ndim
     kept = [axis for axis in range(ndim) if axis not in fold.axes]
@@ -199,7 +200,7 @@ def _folded(
 
 
 def cast(region: RegionWriter, source: Variable, dtype: str, target: Variable) -> None:
-    """Add a loop that converts a sum from the dtype in which it was computed to that of the result."""
+    """Add a loop that converts a reduction's result from its accumulator's dtype to the declared one."""
     write, pattern = Writer(region.dialect), tuple(target.type.broadcastable)
     value = write.cast(Value("x0", dtype), target.type.dtype)
     operands = (Operand(dtype, pattern),), (Operand(target.type.dtype, pattern),)

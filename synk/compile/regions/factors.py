@@ -1,8 +1,8 @@
-"""C texts of general systems of equations, inverses and determinants: LU factors by LAPACK.
+"""C texts of general systems of equations, inverses and determinants, by LAPACK's LU factors.
 
     matrix -> its factors, by columns, and for each row the one that it was exchanged with, counted from 1
 
-A singular matrix has no inverse: the region gives up, and Python decides on the result.
+A singular matrix has no inverse: the region gives up, and the Python implementation decides on the result.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SHARED void NAME(const long n, const long m, const void *factors, const void *ex
 }
 """)
 
-# As NumPy computes it: the product would overflow where its logarithm does not.
+# By logarithms, as NumPy computes determinants: a product would overflow sooner.
 DETERMINANT = Template("""\
 SHARED void NAME(const long n, const $kind *factors, const int *exchanged, $kind *sign, $kind *logarithm)
 {
@@ -89,7 +89,7 @@ SHARED int NAME(const View *exchanged, long *rows)
 
 
 class Factors(NamedTuple):
-    """The factors of a matrix."""
+    """The LU factors of a matrix, as names in the text."""
 
     n: str  # rows
     matrix: View
@@ -98,7 +98,7 @@ class Factors(NamedTuple):
 
 
 def factors_of(region: RegionWriter, a: Variable, out: Variable, turned: bool = False) -> Factors:
-    """Compute the factors of a matrix of the dtype of ``out``, or of its transpose."""
+    """Add the lines that factor a matrix of the dtype of ``out``; or with ``turned`` its transpose."""
     n, kind, view = rows_of(region, a, out), type_of(out), region.variables.view(a)
     if turned:
         view = region.text.let_view(view.dtype, view.at(), view.shape[::-1], view.strides[::-1])
@@ -111,7 +111,7 @@ def factors_of(region: RegionWriter, a: Variable, out: Variable, turned: bool = 
 
 
 def solve_by(text: Text, factors: Factors, columns: str, x: View, turned: bool = False) -> None:
-    """Put the solutions in the place of right sides, which lie one behind the other in ``x``.
+    """Add the lines that replace the right sides in ``x``, column by column, by the solutions.
 
     ``turned`` says that the factors are those of the transposed matrix.
     """
@@ -122,7 +122,7 @@ def solve_by(text: Text, factors: Factors, columns: str, x: View, turned: bool =
 
 
 def by_columns(memory: OwnMemory, x: View, n: str, lengths: list[str]) -> View:
-    """Return the view of what lies in ``x`` column by column."""
+    """Return a view of the elements of ``x`` as a matrix that lies column by column."""
     size = np.dtype(x.dtype).itemsize
     return memory.let_part(x, f"{x}.data", lengths, [f"{size}", f"{n} * {size}"][: len(lengths)])
 
@@ -147,7 +147,7 @@ def solve(op: Solve, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(MatrixInverse)
 def inverse(op: MatrixInverse, node: Apply, region: RegionWriter) -> None:
-    """Solve for the columns of the identity."""
+    """Compute the inverse, by solving for the columns of the identity."""
     (a,), (out,) = node.inputs, node.outputs
     factors = factors_of(region, a, out)
     n = factors.n
@@ -161,7 +161,7 @@ def inverse(op: MatrixInverse, node: Apply, region: RegionWriter) -> None:
 @c_text.register(Det)
 @c_text.register(SLogDet)
 def determinant(op: Det | SLogDet, node: Apply, region: RegionWriter) -> None:
-    """Multiply the diagonal of the factors, by logarithms."""
+    """Compute a determinant, or its sign and logarithm, from the diagonal of the factors."""
     factors = factors_of(region, node.inputs[0], node.outputs[0])
     n, matrix, exchanged, info = factors
     kind = type_of(node.outputs[0])
@@ -180,7 +180,7 @@ def determinant(op: Det | SLogDet, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(LUFactor)
 def lu_factor(op: LUFactor, node: Apply, region: RegionWriter) -> None:
-    """Return the factors in one matrix, and exchanges counted from 0."""
+    """Compute both factors in one matrix, and the row exchanges counted from 0."""
     (a,), (packed, pivots) = node.inputs, node.outputs
     if pivots.type.dtype != "int32":
         raise NoText("exchanges of another dtype")
@@ -194,7 +194,7 @@ def lu_factor(op: LUFactor, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(PivotToPermutations)
 def permutation(op: PivotToPermutations, node: Apply, region: RegionWriter) -> None:
-    """Make the order of rows that a list of exchanges leads to."""
+    """Compute the order of rows, or its inverse, that a list of row exchanges leads to."""
     (pivots,), (out,) = node.inputs, node.outputs
     if pivots.type.dtype != "int32" or out.type.dtype != "int64":
         raise NoText("exchanges of another dtype")
@@ -209,7 +209,7 @@ def permutation(op: PivotToPermutations, node: Apply, region: RegionWriter) -> N
 
 @c_text.register(ArgSortOp)
 def argsort(op: ArgSortOp, node: Apply, region: RegionWriter) -> None:
-    """Invert a permutation; NoText for other numbers."""
+    """Sort a permutation, which is to invert it; raise NoText for other numbers."""
     numbers = node.inputs[0]
     if not isinstance(numbers.owner and numbers.owner.op, PivotToPermutations):
         raise NoText("a sort of other numbers than a permutation")
@@ -217,7 +217,7 @@ def argsort(op: ArgSortOp, node: Apply, region: RegionWriter) -> None:
 
 
 def invert(region: RegionWriter, permutation: View, out: Variable) -> None:
-    """Make the permutation that undoes another one."""
+    """Add the lines that compute the inverse of a permutation."""
     target = region.variables.new(out, permutation.shape)
     region.text.line(f"for (long k = 0; k < {target.shape[0]}; k++)")
     at = target.at(f"*(long *)({permutation.at('k')})")

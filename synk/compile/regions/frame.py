@@ -1,4 +1,4 @@
-"""The C around a region's lines: the function that Python calls, its file, and the file of what it calls.
+"""The C around a region's lines: its function, its file, and the prelude, a file of what regions call.
 
 source_file -> a library of regions;  prelude_file -> the library of the functions that all regions call
 """
@@ -10,7 +10,7 @@ from string import Template
 NAME = "REGION"  # stands for the name that a region gets when it is compiled
 HEAD = f"#define HEAD {object.__basicsize__}"
 PRELUDE = ("long_runs.c", "arrays.c", "walks.c", "products.c")
-ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
+ROOM = 16 << 10  # bytes of the C frame, which a region's own small arrays are allocated in
 
 FUNCTION = Template("""\
 $once void *$name(void *self, void *const *given, long n_given)
@@ -40,15 +40,16 @@ interrupted: __attribute__((unused));
 
 
 def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places: int, loops: bool) -> str:
-    """Return the function of a region.
+    """Return the C function of a region.
 
     Parameters
     ----------
     lines : sequence of str
-        What it does, from ``given`` arguments to results ``r``, in places ``m`` of memory.
+        The lines that compute results ``r`` from the arguments ``given``, in places ``m`` of memory.
     n_inputs, n_results, n_places : int
+        Numbers of arguments, results and places of memory.
     loops : bool
-        Whether some of the lines run again and again.
+        Whether some of the lines run more than once in a call.
     """
     return FUNCTION.substitute(
         name=NAME,
@@ -62,13 +63,13 @@ def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places:
 
 
 def source_file(regions: Mapping[str, str], declarations: Iterable[str]) -> str:
-    """Return a C file of regions by name; see `Text.declarations`."""
+    """Return a C file of regions, given by name; see `Text.declarations`."""
     texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
     return "\n".join([HEAD, _read("prelude.h"), *declarations, *texts])
 
 
 def prelude_file() -> str:
-    """Return the C file of the functions that regions call."""
+    """Return the C file of the functions that all regions call."""
     return "\n".join([HEAD, "#define PRELUDE", *map(_read, ("prelude.h", *PRELUDE))])
 
 

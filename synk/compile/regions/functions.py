@@ -1,8 +1,9 @@
-"""Run a region: its C function, or where that gives up its nodes in Python.
+"""Run a region: call its C function, and if that gives up, run its nodes in Python.
 
-A region gives up because an argument is no plain array or a demand is not met. It has written nothing that
-anybody reads: one that may give up in the middle, at a position out of range, say, takes no arrays for its
-results. Once more with plain arrays, then its nodes run in Python, which is right or says what is wrong.
+A region gives up because an argument is no plain array or a demanded condition does not hold. It has then
+written nothing that anybody reads: a region that may give up in the middle, at a position out of range for
+example, takes no arrays for its results. The C function is called once more with plain arrays; if it gives up
+again, the nodes run in Python, which gives the right result or raises the error.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from synk.compile.regions.region_writer import RegionText
 
 
 class RegionFunction:
-    """Runs a region.
+    """The implementation of a region.
 
     Parameters
     ----------
     fgraph : FunctionGraph
         The nodes.
     text : RegionText
-        The same in C.
+        The nodes in C.
     in_python : callable
-        Returns the function that runs them in Python, which returns a sequence of results.
+        Returns a function that runs the nodes in Python and returns a sequence of results.
     """
 
     def __init__(
@@ -45,32 +46,32 @@ class RegionFunction:
 
     @property
     def is_pure(self) -> bool:
-        """Tell whether it only reads its arguments: generators draw."""
+        """Tell whether a call only reads its arguments; one that draws random numbers changes generators."""
         return not self._generators
 
     def __call__(self, *inputs, out=None):
         call = self._draw if self._generators else self.native.call
         if out is None:
             results = call(*inputs)
-            return self._otherwise(inputs) if results is None else results
+            return self._retry(inputs) if results is None else results
         places = out if isinstance(out, tuple) else (out,)
         results = call(*inputs, *places)
         if results is not None:
             return results
-        results = self._otherwise(inputs)
+        results = self._retry(inputs)
         if self._n_outputs == 1:
             return written_to(places[0], results)
         return tuple(map(written_to, places, results))
 
     def _draw(self, *given):
-        """Call the C function with copies of generators, so that none has drawn if it gives up."""
+        """Call the C function with copies of the generators, so that none is changed if it gives up."""
         copied = list(given)
         for k in self._generators:
             copied[k] = copy_generator(given[k])
         return self.native.call(*copied)
 
-    def _otherwise(self, inputs):
-        """Run with plain arrays, or else the nodes one by one: to be right, or to say what is wrong."""
+    def _retry(self, inputs):
+        """Call the C function with plain arrays; if it gives up again, run the nodes in Python."""
         given = [plain(value, dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
         results = (self._draw if self._generators else self.native.call)(*given)
         if results is not None:
@@ -85,15 +86,15 @@ class RegionFunction:
 
 
 def plain(value: Any, dtype: str | None) -> Any:
-    """Return an array as C and NumPy's functions like it, and a scalar or a generator as it is."""
+    """Return an array in a form that C and NumPy's functions can read; a scalar or a generator as it is."""
     if dtype is None or isinstance(value, np.generic):
         return value
-    # The view stands for subclasses, and for dtypes that are equal but have another number.
+    # The views get rid of subclasses, and of dtypes that are equal but have another number.
     return np.require(value, dtype, "A").view(np.ndarray).view(dtype)
 
 
 def written_to(place: Any, value: Any) -> Any:
-    """Return ``place`` with a value in it, or the value if there is no place."""
+    """Copy a value into the array ``place`` and return that; return the value if ``place`` is None."""
     if place is None:
         return value
     if place.shape != value.shape:

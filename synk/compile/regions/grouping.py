@@ -1,9 +1,10 @@
 """The rewrite that makes regions: runs of nodes that have C texts become one node.
 
-    nodes in order -> groups of those that no other node stands between -> a Region for each
+    nodes in order -> groups -> a Region for each
 
-A node joins the group that is open unless it needs a node, without C text, that needs one of the group. What
-only moves elements at the group's edges stays outside, where it is a view.
+A node joins the open group unless there is a path from the group to the node through one without C text,
+which must run in between. Nodes at the edges of a group that only move elements stay outside, where they are
+views.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ MOVING = (
     Subtensor,
 )  # views of their first input
 LONGEST = 400  # nodes of a region: compilers take longer for one function of many lines than for two
-SMALL = 256  # elements, which are copied in less time than a view takes in Python
-FEW = 4096  # elements, which are filled in less time than a call from Python takes
+SMALL = 256  # elements: so many are copied in less time than making a view takes in Python
+FEW = 4096  # elements: so many are filled in less time than a call from Python takes
 
 
 def has_text(node: Apply) -> bool:
@@ -62,8 +63,8 @@ def has_text(node: Apply) -> bool:
 def reason_against(node: Apply) -> str:
     """Return why a node cannot be written in C by itself; "" if it can.
 
-    That is found out by writing it, so it is noted with the node. PyTensor copies such notes with a node; one
-    holds for a copy with inputs of the same types, of which the same are constants.
+    To find out, the node is written; the answer is kept in the node's tag. PyTensor copies tags with nodes:
+    the answer holds for a copy whose inputs have the same types, and the same constants among them.
     """
     inputs = [(one.type, one if isinstance(one, Constant) else None) for one in node.inputs]
     decided = getattr(node.tag, "text_alone", None)
@@ -75,7 +76,7 @@ def reason_against(node: Apply) -> str:
 def _reason_against(node: Apply) -> str:
     if node.op.destroy_map:
         return "works in place"
-    inputs = [variable for variable in node.inputs if not in_text(variable)]
+    inputs = [variable for variable in node.inputs if not is_written_out(variable)]
     try:
         RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs).write()
     except (NoText, NoTemplate) as error:
@@ -83,32 +84,32 @@ def _reason_against(node: Apply) -> str:
     return ""
 
 
-def in_text(variable: Variable) -> bool:
-    """Tell whether a variable is a constant that is small enough to be written into the C text."""
+def is_written_out(variable: Variable) -> bool:
+    """Tell whether a variable is a constant that is small enough to stand in the C text."""
     return isinstance(variable, Constant) and getattr(variable.data, "size", 1) <= LARGEST
 
 
 def groups(
-    fgraph: FunctionGraph, nodes: Sequence[Apply], apart: dict[Apply, object]
+    fgraph: FunctionGraph, nodes: Sequence[Apply], guards: dict[Apply, object]
 ) -> Iterator[list[Apply]]:
-    """Yield groups of nodes that can run as one; those with another entry in ``apart`` never join."""
+    """Yield groups of nodes that can run as one; nodes with different ``guards`` never share a group."""
     group: list[Apply] = []
-    later: set[Variable] = set()  # what needs the group, by way of a node that is not in it
+    later: set[Variable] = set()  # variables of other nodes that depend on the group
     made: set[Variable] = set()
     kind: object = None
     for node in nodes:
         depends = any(variable in later for variable in node.inputs)
-        alone = updates_much(node, fgraph)
+        alone = updates_large_variable(node, fgraph)
         if alone or stays_out(node, made, fgraph) or not has_text(node):
             if alone and has_text(node):
                 yield [node]
             if depends or any(variable in made for variable in node.inputs):
                 later.update(node.outputs)
             continue
-        if group and (depends or apart.get(node) != kind or len(group) == LONGEST):
+        if group and (depends or guards.get(node) != kind or len(group) == LONGEST):
             yield group
             group, later, made = [], set(), set()
-        kind = apart.get(node)
+        kind = guards.get(node)
         group.append(node)
         made.update(node.outputs)
     if group:
@@ -116,16 +117,16 @@ def groups(
 
 
 def is_of_one(node: Apply) -> bool:
-    """Tell whether a softmax is over axes of length 1."""
+    """Tell whether a softmax is over axes of length 1 alone."""
     broadcastable = node.inputs[0].type.broadcastable
     axes = range(len(broadcastable)) if node.op.axis is None else np.atleast_1d(node.op.axis)
     return all(broadcastable[axis] for axis in axes)
 
 
 def expand(fgraph: FunctionGraph, node: Apply) -> None:
-    """Put the nodes of an inner graph in the place of the node that stands for them, if all have C texts."""
+    """Replace a node with an inner graph by the nodes of that graph, if all of them have C texts."""
     if isinstance(node.op, Softmax | LogSoftmax) and is_of_one(node):
-        return  # rewrites would make x - x of it, and 0 of that, also where x is infinite
+        return  # rewrites would simplify it to x - x and then 0, which is wrong where x is infinite
     graph = plain_graph(node.op)
     step_rewriter().rewrite(graph)
     inner = graph.toposort()
@@ -140,7 +141,7 @@ def expand(fgraph: FunctionGraph, node: Apply) -> None:
             variable.tag.trace = trace
         variable.owner.tag.inside_of = str(node)
         if isinstance(node.op, Softmax | LogSoftmax):
-            variable.owner.tag.of_nothing = True  # the largest of no elements is asked for, but not read
+            variable.owner.tag.of_nothing = True  # without elements there is no maximum, and none is read
     fgraph.replace_all(
         [
             (old, old.type.filter_variable(new, allow_convert=True))
@@ -152,16 +153,16 @@ def expand(fgraph: FunctionGraph, node: Apply) -> None:
 
 
 def stays_out(node: Apply, made: Collection[Variable], fgraph: FunctionGraph) -> bool:
-    """Tell whether a node does better by itself than in a region that has ``made`` some variables.
+    """Tell whether a node runs better by itself than in a region, whose nodes have ``made`` some variables.
 
-    Where it changes part of a large array, it may do so in place; and pieces of a join that others make are
-    born in it.
+    A node that changes a part of a large array may do so in place, outside of a region. And the pieces of a
+    join, if other nodes make them, can be written directly at their places in it.
     """
     if isinstance(node.op, IncSubtensor | AdvancedIncSubtensor | AdvancedIncSubtensor1):
         source = before_moving(node.inputs[0])
         return source not in made and not is_small(node.inputs[0])
     if isinstance(node.op, AllocEmpty):
-        # Its elements are what was there; where somebody reads them it is filled, to be the same again.
+        # In C it is filled if its elements are read, so that results repeat; of a large one that takes long.
         (empty,) = node.outputs
         return any(not is_unread(reader) for reader, _ in fgraph.clients[empty]) and not is_small(empty, FEW)
     if isinstance(node.op, Join):
@@ -172,8 +173,8 @@ def stays_out(node: Apply, made: Collection[Variable], fgraph: FunctionGraph) ->
     return False
 
 
-def updates_much(node: Apply, fgraph: FunctionGraph) -> bool:
-    """Tell whether a node makes the new value of a large shared variable, which it may write over the old."""
+def updates_large_variable(node: Apply, fgraph: FunctionGraph) -> bool:
+    """Tell whether a node computes a large shared variable's new value, and may overwrite the old one."""
     if not isinstance(node.op, Elemwise):
         return False
     new = [fgraph.outputs[k] for k in fgraph.update_mapping or ()]
@@ -188,29 +189,29 @@ def before_moving(variable: Variable) -> Variable:
 
 
 class ExpandGraphs(GraphRewriter):
-    """Put the nodes of inner graphs in the place of the nodes that stand for them, in steps of loops too."""
+    """A rewrite that replaces nodes with inner graphs by the nodes of those graphs."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Expand all that can be written in C."""
+        """Expand all graphs that can be written in C."""
         for node in fgraph.toposort():
             if isinstance(node.op, OpFromGraph) and not node.op.destroy_map:
                 expand(fgraph, node)
 
 
 class MakeRegions(GraphRewriter):
-    """Put a `Region` in the place of each group of nodes that have C texts."""
+    """A rewrite that puts a `Region` in the place of each group of nodes that have C texts."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
         """Group all nodes of the graph and make the regions."""
         order = fgraph.toposort()
         lazy = any(isinstance(node.op, IfElse) for node in order)
-        apart = dict(plan_lazy(fgraph, order)[1]) if lazy else {}
-        for group in list(groups(fgraph, order, apart)):
+        guards = dict(plan_lazy(fgraph, order)[1]) if lazy else {}
+        for group in list(groups(fgraph, order, guards)):
             replace(fgraph, group)
 
 
 def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
-    """Put a region in the place of a group, if that is worth it."""
+    """Put a region in the place of a group, unless all that it does is to make views."""
     inside = set(group)
     outputs = results(fgraph, inside, group)
     needed = needed_for(outputs, inside)
@@ -222,13 +223,13 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
             variable
             for node in nodes
             for variable in node.inputs
-            if variable.owner not in needed and not in_text(variable)
+            if variable.owner not in needed and not is_written_out(variable)
         )
     )
     try:
         region = Region(inner_graph(nodes, inputs, outputs))
     except NoText:
-        return  # each could be written, but not so
+        return  # each node has a C text by itself, but not all of them together
     made = region(*inputs, return_list=True)
     for old, new in zip(outputs, made, strict=True):
         new.tag.trace = getattr(old.tag, "trace", [])
@@ -236,7 +237,7 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
 
 
 def results(fgraph: FunctionGraph, inside: set[Apply], group: Sequence[Apply]) -> list[Variable]:
-    """Return the values that a region must return for nodes outside; for a view, what it is a view of."""
+    """Return the variables that a region must return for nodes outside; instead of a view, its source."""
     found: dict[Variable, None] = {}
 
     def need(variable: Variable) -> None:
@@ -264,7 +265,7 @@ def is_small(variable: Variable, most: int = SMALL) -> bool:
 
 
 def needed_for(outputs: Sequence[Variable], inside: set[Apply]) -> set[Apply]:
-    """Return the nodes of a group that lead to its results."""
+    """Return the nodes of a group from which its results are computed."""
     needed: set[Apply] = set()
     waiting = [variable.owner for variable in outputs]
     while waiting:
@@ -278,7 +279,7 @@ def needed_for(outputs: Sequence[Variable], inside: set[Apply]) -> set[Apply]:
 def inner_graph(
     nodes: Sequence[Apply], inputs: Sequence[Variable], outputs: Sequence[Variable]
 ) -> FunctionGraph:
-    """Return a graph of copies of nodes."""
+    """Return a graph of copies of the nodes, for a region."""
     copies: dict[Variable, Variable] = {}
     for variable in inputs:
         copies[variable] = variable.type()

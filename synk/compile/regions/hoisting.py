@@ -1,10 +1,11 @@
-"""Rewrites that take products out of the steps of a Scan, so that one large one stands for many small ones.
+"""Rewrites that take products out of the steps of a Scan, so that one large product replaces many small ones.
 
     Scan -> products of matrices as `Dot`, which PyTensor's own rewrites of Scan look for: sums of gradients
-         -> products of a sequence's rows with what is the same in all steps, before the loop
+         -> products of a sequence's rows and a matrix that is the same in all steps, before the loop
 
-They run before PyTensor's rewrites of Scan, which take out what is left around the products. These let a loop
-return rows for a product after it; where it returns the same rows for two products, it does so once, at last.
+They run before PyTensor's rewrites of Scan, which then take out what is left around the products. To compute
+a product after the loop, those let the loop return the rows of its factors; rows that it returns twice, for
+two products, are merged at the end.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from synk.compile.rewriting.rewrites import NATIVE
 
 
 class RewriteScans(GraphRewriter):
-    """Put others in the place of Scans.
+    """A rewriter that replaces Scans by better ones.
 
     Parameters
     ----------
     better : callable
-        Returns, of a graph, the function that returns outputs for those of a Scan, or None to leave it.
+        Takes a graph; returns a function that takes a Scan node and returns variables to replace its outputs,
+        or None to leave the node.
     """
 
     def __init__(self, better: Callable[[FunctionGraph], Callable[[Apply], Sequence[Variable] | None]]):
@@ -51,16 +53,16 @@ class RewriteScans(GraphRewriter):
 
 
 def without_products(node: Apply, products: HoistedProducts) -> Sequence[Variable] | None:
-    """Return outputs for a Scan's, of one with fewer products; None if it has none at all."""
+    """Return the outputs of a Scan that has fewer products in its step, or None if there is no product."""
     op = node.op
     graph = plain_graph(op)
-    if not multiply(graph):
+    if not use_dots(graph):
         return None
     MergeOptimizer().rewrite(graph)
     sequences = dict(zip(op.inner_seqs(graph.inputs), op.outer_seqs(node.inputs), strict=True))
     same = dict(zip(op.inner_non_seqs(graph.inputs), op.outer_non_seqs(node.inputs), strict=True))
     made: dict[Variable, Variable] = {}
-    if not op.info.as_while:  # which may take fewer steps than there are rows
+    if not op.info.as_while:  # a loop that ends early may use fewer rows than there are
         for inner in graph.toposort():
             if isinstance(inner.op, DimShuffle):
                 move_outside(inner, sequences, same)
@@ -76,13 +78,16 @@ def without_products(node: Apply, products: HoistedProducts) -> Sequence[Variabl
 
 
 def scan_of(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable], **numbers: int) -> Scan:
-    """Return a Scan like another, with a step from ``inputs`` to ``outputs`` and other numbers of them."""
+    """Return a Scan like another one, with a step from ``inputs`` to ``outputs``.
+
+    ``numbers`` are the fields of its info that differ: how many sequences, states and so on there are.
+    """
     kept = {name: getattr(op, name) for name in ("mode", "profile", "truncate_gradient", "name", "allow_gc")}
     return Scan(list(inputs), list(outputs), replace(op.info, **numbers), **kept)
 
 
-def multiply(graph: FunctionGraph) -> bool:
-    """Let products of matrices and vectors be `Dot`; return whether there are any."""
+def use_dots(graph: FunctionGraph) -> bool:
+    """Replace Blockwise products of single matrices or vectors by `Dot`; tell whether there is any Dot."""
     for node in graph.toposort():
         if (
             isinstance(node.op, Blockwise)
@@ -96,7 +101,10 @@ def multiply(graph: FunctionGraph) -> bool:
 
 
 def move_outside(node: Apply, sequences: dict[Variable, Variable], same: dict[Variable, Variable]) -> None:
-    """Do what a step does to the axes of a row to all rows, and of what is the same in all steps to that."""
+    """Apply a step's DimShuffle to the whole sequence, or the constant, outside of the loop instead.
+
+    ``sequences`` and ``same`` map variables of the step to those outside; the result is added to them.
+    """
     (source,), (made,), order = node.inputs, node.outputs, node.op.new_order
     if source in same:
         same[made] = same[source].dimshuffle(order)
@@ -111,7 +119,10 @@ def product_of_rows(
     same: dict[Variable, Variable],
     products: HoistedProducts,
 ) -> Variable | None:
-    """Return the products of all rows of a sequence, or None if a node is of something else."""
+    """Return the product of all rows of a sequence with a constant matrix, if a node computes one of them.
+
+    None for any other node.
+    """
     if not isinstance(node.op, Dot):
         return None
     left, right = node.inputs
@@ -126,14 +137,14 @@ def product_of_rows(
 
 
 class HoistedProducts:
-    """The products of rows and matrices that there are, so that a gradient computes none of them again."""
+    """The products of rows and matrices outside of loops; each is computed once, for gradients too."""
 
     def __init__(self, fgraph: FunctionGraph):
         self._fgraph = fgraph
         self._known: dict[tuple[Variable, Variable], Variable] = {}
 
     def of(self, rows: Variable, matrix: Variable) -> Variable:
-        """Return ``rows @ matrix``: a part of what is known, if the rows are a part of those."""
+        """Return ``rows @ matrix``; for a slice of rows whose product is known, a slice of that product."""
         source, parts = rows, []
         while not self._knows(source, matrix) and is_part(source):
             parts.append(source.owner)
@@ -154,7 +165,11 @@ class HoistedProducts:
         return (rows, matrix) in self._known
 
     def _of_states(self, rows: Variable, matrix: Variable) -> Variable | None:
-        """Return the products that a loop makes of its states before each step; it keeps them from now on."""
+        """Return the products of states and a matrix that a loop computes anyhow; let the loop return them.
+
+        The rows must be the states before each step, which are all rows of a trace but the last. None for
+        other rows.
+        """
         if not is_all_but_the_last(rows):
             return None
         states = rows.owner.inputs[0]
@@ -178,7 +193,7 @@ class HoistedProducts:
         return None
 
     def _keep(self, node: Apply, graph: FunctionGraph, variable: Variable) -> Variable:
-        """Let a Scan return a variable of each step; return the rows."""
+        """Let a Scan return a variable of its step, too; return the variable's rows, one for each step."""
         op, info = node.op, node.op.info
         n_states, n_written = info.n_untraced_sit_sot, len(graph.outputs) - info.n_untraced_sit_sot
         outputs = [*graph.outputs[:n_written], variable, *graph.outputs[n_written:]]
@@ -193,7 +208,7 @@ class HoistedProducts:
 
 
 def is_part(variable: Variable) -> bool:
-    """Tell whether a variable has rows of another, by a slice."""
+    """Tell whether a variable is a slice of the rows of another one."""
     op = variable.owner and variable.owner.op
     return isinstance(op, Subtensor) and len(op.idx_list) == 1 and isinstance(op.idx_list[0], slice)
 
@@ -208,7 +223,7 @@ def is_all_but_the_last(variable: Variable) -> bool:
 
 
 def rows_times(rows: Variable, matrix: Variable) -> Variable:
-    """Return ``rows @ matrix``, of rows that are vectors or matrices."""
+    """Return ``rows @ matrix``; each of the rows is a vector or a matrix."""
     if rows.type.ndim == 2:
         return pt.dot(rows, matrix)
     lengths: Any = rows.shape
@@ -216,35 +231,38 @@ def rows_times(rows: Variable, matrix: Variable) -> Variable:
     return pt.dot(flat, matrix).reshape((lengths[0], lengths[1], matrix.shape[1]))
 
 
-def without_twins(node: Apply) -> list[Variable] | None:
-    """Return outputs for a Scan's, of one that keeps each variable's rows once; None if it does so itself."""
+def without_duplicate_rows(node: Apply) -> list[Variable] | None:
+    """Return the outputs of a Scan that returns no variable twice, or None if the node's Scan does so."""
     op, info = node.op, node.op.info
     graph = plain_graph(op)
     MergeOptimizer().rewrite(graph)
     first_in = len(node.inputs) - info.n_non_seqs - info.n_nit_sot  # the lengths of these traces
     first_out = len(graph.outputs) - info.as_while - info.n_untraced_sit_sot - info.n_nit_sot
     kept: dict[tuple[Variable, Variable], int] = {}
-    twins: dict[int, int] = {}
+    duplicates: dict[int, int] = {}
     for k in range(info.n_nit_sot):
         trace = graph.outputs[first_out + k], node.inputs[first_in + k]
         if trace in kept:
-            twins[k] = kept[trace]
+            duplicates[k] = kept[trace]
         kept.setdefault(trace, k)
-    if not twins:
+    if not duplicates:
         return None
     first = len(node.outputs) - info.n_untraced_sit_sot - info.n_nit_sot
     inputs, inner, places = (
-        [at for at in range(len(whole)) if at - begin not in twins]
+        [at for at in range(len(whole)) if at - begin not in duplicates]
         for whole, begin in ((node.inputs, first_in), (graph.outputs, first_out), (node.outputs, first))
     )
     changed = scan_of(
-        op, graph.inputs, [graph.outputs[at] for at in inner], n_nit_sot=info.n_nit_sot - len(twins)
+        op, graph.inputs, [graph.outputs[at] for at in inner], n_nit_sot=info.n_nit_sot - len(duplicates)
     )
     made = dict(zip(places, changed.make_node(*(node.inputs[at] for at in inputs)).outputs, strict=True))
-    return [made[first + twins[at - first] if at - first in twins else at] for at in range(len(node.outputs))]
+    return [
+        made[first + duplicates[at - first] if at - first in duplicates else at]
+        for at in range(len(node.outputs))
+    ]
 
 
 hoist = RewriteScans(lambda fgraph: partial(without_products, products=HoistedProducts(fgraph)))
 optdb.register("hoist_products", hoist, NATIVE, position=0.04)  # before PyTensor's, at 0.05
 # Behind the merging of equal nodes, at 49, and before regions, at 49.2.
-optdb.register("merge_traces", RewriteScans(lambda fgraph: without_twins), NATIVE, position=49.1)
+optdb.register("merge_traces", RewriteScans(lambda fgraph: without_duplicate_rows), NATIVE, position=49.1)

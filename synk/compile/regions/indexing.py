@@ -1,4 +1,4 @@
-"""C texts of Ops that take or change parts of an array: at positions, or in slices."""
+"""C texts of Ops that read or change parts of an array: at positions, or in slices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from synk.compile.regions.variables import Variables
 from synk.compile.regions.views import View, listed
 from synk.compile.regions.walks import call, copy, copy_call, sum_of, whole
 
-# The positions of a block are checked before they are used: vector instructions do that, once for all rows.
+# The positions of a block are checked before they are used, by vector instructions, and once for all rows.
 AT_POSITIONS = Template("""\
 SHARED int NAME(const View *x, const View *const *positions, const View *y)
 {
@@ -68,7 +68,7 @@ SHARED int NAME(const View *positions, long begin, long n, long length, long ste
 }
 """)
 
-# Without a row to take from, no position would be checked, so the region gives up and Python checks them.
+# Along an empty axis no position would be checked, so the region gives up, and Python checks them.
 IN_EACH = Template("""\
 SHARED int NAME(const View *x, const View *const *positions, const View *y)
 {
@@ -91,18 +91,18 @@ class Positions(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first axis behind them."""
+        """The first axis behind those with positions."""
         return self.axis + len(self.vectors)
 
     def shape(self, variables: Variables, view: View) -> list[str]:
-        """Return the lengths of what is at the positions in a view."""
+        """Return the lengths of the array that the elements at the positions of a view make up."""
         return view.shape[: self.axis] + variables.view(self.vectors[0]).shape + view.shape[self.end :]
 
 
 @c_text.register(AdvancedSubtensor)
 @c_text.register(AdvancedSubtensor1)
 def take(op, node: Apply, region: RegionWriter) -> None:
-    """Copy what is at some positions."""
+    """Copy the elements at some positions."""
     x, (out,) = node.inputs[0], node.outputs
     view, positions = positions_in(region, region.variables.view(x), node, 1)
     target = region.variables.new(out, positions.shape(region.variables, view))
@@ -113,7 +113,7 @@ def take(op, node: Apply, region: RegionWriter) -> None:
 @c_text.register(AdvancedIncSubtensor)
 @c_text.register(AdvancedIncSubtensor1)
 def put(op, node: Apply, region: RegionWriter) -> None:
-    """Change what is at some positions of a copy, or add to it as often as a position comes."""
+    """Set the elements at some positions of a copy, or add to them, once for each time a position comes."""
     y = value_of(node)
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
@@ -127,7 +127,7 @@ def put(op, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(IncSubtensor)
 def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
-    """Change some slices of a copy, or add to them."""
+    """Set the elements in some slices of a copy, or add to them."""
     x, _, *positions = node.inputs
     if not x.type.ndim:
         raise NoText("a part of a number")
@@ -138,7 +138,10 @@ def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
 
 
 def positions_in(region: RegionWriter, view: View, node: Apply, first: int) -> tuple[View, Positions]:
-    """Return the part of a view that an index cuts, and positions in it; NoText for any other index."""
+    """Return the part of a view that the slices of an index select, and the positions in that part.
+
+    Raises NoText for an index of any other form.
+    """
     inputs, entries = node.inputs[first:], getattr(node.op, "idx_list", (0,))
     axes = [axis for axis, entry in enumerate(entries) if not isinstance(entry, slice)]
     if not axes or axes[-1] - axes[0] >= len(axes):
@@ -161,10 +164,10 @@ def changed(
     dense: str = "dense",
     number: bool = False,
 ) -> str:
-    """Return C that sets the elements of a view to those of another, or adds them.
+    """Return C that sets the elements of the view ``place`` to those of ``value``, or adds them.
 
-    ``dense`` is C for the number of elements if they lie one behind the other in both views, and for 0 if
-    they do not, or may not. With ``number`` the value is one number, and only the other view must lie so.
+    ``dense`` is C for the number of elements if they lie one behind the other in both views, else for 0. With
+    ``number`` the value is one number, and only ``place`` must lie so.
     """
 
     def one(at: str) -> str:
@@ -185,9 +188,9 @@ def changed(
 def at_positions(
     region: RegionWriter, positions: Positions, view: View, rows: View, change: str, number: bool = False
 ) -> None:
-    """Add a loop over positions in a view, and over rows, each of which may be one ``number``.
+    """Add a loop over positions in a view and rows of another; with ``number`` each row is one number.
 
-    ``change`` is C, of ``place`` and ``row``.
+    ``change`` is the C statement for each pair, of the views ``place`` and ``row``.
     """
     views = [region.variables.view(one) for one in positions.vectors]
     for one in views[1:]:
@@ -216,7 +219,7 @@ def at_positions(
 
 
 def value_of(node: Apply) -> Variable:
-    """Return the value that a node sets or adds; a constant that fits gets the dtype of its place."""
+    """Return the value that a node sets or adds; a constant is converted to the array's dtype if it fits."""
     x, y, *_ = node.inputs
     if isinstance(y, Constant) and y.type.dtype != x.type.dtype and np.can_cast(y.type.dtype, x.type.dtype):
         y = constant(y.data, dtype=x.type.dtype)
@@ -228,9 +231,9 @@ def value_of(node: Apply) -> Variable:
 
 
 def changed_copy(region: RegionWriter, node: Apply) -> View:
-    """Return the view that becomes a node's output: a copy of its first input, or that itself.
+    """Return the view of a node's output, which has the elements of the first input before they are changed.
 
-    The input itself serves if it lies in memory of the region's own that nothing reads later.
+    It is a copy, or the input itself if that lies in the region's own memory and nothing reads it later.
     """
     x, (out,) = node.inputs[0], node.outputs
     target = region.variables.take_over(out, x, node)

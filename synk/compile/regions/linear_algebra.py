@@ -1,6 +1,7 @@
-"""C texts of Cholesky factors and triangular solutions, by loops or by LAPACK and BLAS, and of diagonals.
+"""C texts of Cholesky factors, triangular solutions and diagonals; loops for few rows, else LAPACK and BLAS.
 
-A matrix that has no factor, or is singular, makes the region give up; then Python decides on the result.
+If a matrix has no factor, or is singular, the region gives up, and the Python implementation decides on the
+result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.walks import copy, fill
 
-FEW = 32  # rows, up to which a loop takes less time than LAPACK
+FEW = 32  # rows: for so many a loop takes less time than LAPACK
 
 FACTOR = Template("""\
 SHARED int NAME(const long n, const char *a, const long a0, const long a1, char *l, const long l0,
@@ -133,7 +134,7 @@ def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(SolveTriangular)
 def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> None:
-    """Compute each row of the solution from the rows before it, or from those behind it."""
+    """Compute each row of the solution from those before it, or with an upper matrix from those behind."""
     (a, b), (out,) = node.inputs, node.outputs
     n, ndim, kind = rows_of(region, a, out), b.type.ndim, type_of(out)
     if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:
@@ -157,7 +158,7 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
 
 
 def rows_of(region: RegionWriter, matrix: Variable, out: Variable) -> str:
-    """Return how many rows a square matrix has; NoText unless it is of the float dtype of ``out``."""
+    """Return a square matrix's number of rows; raise NoText unless it is of the float dtype of ``out``."""
     if matrix.type.ndim != 2 or matrix.type.dtype != out.type.dtype or not is_float(out.type.dtype):
         raise NoText("a matrix of another dtype")
     view = region.variables.view(matrix)
@@ -167,7 +168,7 @@ def rows_of(region: RegionWriter, matrix: Variable, out: Variable) -> str:
 
 @c_text.register(ExtractDiag)
 def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
-    """View both axes as one, which comes last."""
+    """View the diagonal of two axes as one axis, which comes last."""
     x = node.inputs[0]
     if len(node.inputs) > 1 or op.offset:
         raise NoText("another diagonal than the main one")
@@ -181,7 +182,7 @@ def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(AllocDiag)
 def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
-    """Make a matrix of zeros but for its diagonal."""
+    """Make a matrix that is zero but for its diagonal."""
     (x,), (out,) = node.inputs, node.outputs
     if x.type.ndim != 1 or op.offset or x.type.dtype != out.type.dtype:
         raise NoText("another diagonal than that of a matrix")
@@ -197,7 +198,7 @@ def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(BlockDiagonal)
 def block_diagonal(op: BlockDiagonal, node: Apply, region: RegionWriter) -> None:
-    """Make a matrix of zeros but for matrices along its diagonal."""
+    """Make a matrix that is zero but for the given matrices along its diagonal."""
     (out,) = node.outputs
     if any(matrix.type.dtype != out.type.dtype for matrix in node.inputs):
         raise NoText("matrices of another dtype")

@@ -2,8 +2,8 @@
 
 expressions in C -> Text: lines that name them, demand something or loop -> the body of a function
 
-Nothing here knows of nodes and variables: `variables` says which names stand for these, `memory` takes the
-memory that views lie in.
+Nothing here knows of nodes and variables: `variables` says which names stand for these, and `memory` adds the
+lines that take the memory in which views lie.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from synk.compile.regions.views import View
 
 
 class Text:
-    """The lines of a C function in the making.
+    """The lines of a C function while it is written.
 
     Attributes
     ----------
     lines : list of str
     declarations : dict of str to None
-        The functions that the lines call, of libraries and of the region's own, in the order of their first
-        calls; they stand before the function.
+        The texts that stand before the function: functions that its lines call, of libraries and of this
+        package, in the order of their first calls.
     loops : bool
         Whether some lines run more than once in a call.
     begun : bool
-        Whether the lines so far have made the array of some result.
+        Whether the array of a result has been made by a line so far.
     fails_late : bool
-        Whether a line may give up the call when there is the array of some result.
+        Whether a line may give up the call after the array of a result has been made.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Text:
         self.line(f"if (!({condition})) goto give_up;")
 
     def demand_same(self, lengths: Sequence[str], others: Sequence[str]) -> None:
-        """Add lines that give up the region's call unless lengths are equal to others, one by one."""
+        """Add lines that give up the region's call unless two lists of lengths are equal."""
         for one, other in zip(lengths, others, strict=True):
             self.demand(f"{one} == {other}")
 
@@ -60,9 +60,9 @@ class Text:
 
     @contextmanager
     def steps(self, count: str) -> Iterator[None]:
-        """Open a loop whose steps have the numbers ``i`` from 0 to ``count``, and close it.
+        """Open a loop whose steps have numbers ``i`` from 0 to ``count``, and close it behind this context.
 
-        ``count`` may go on with a condition, ``n && !done``: without it the loop ends.
+        ``count`` may be followed by a condition, as in ``n && !done``; the loop ends when that does not hold.
         """
         self.loops, watch = True, self.name("watch")
         self._depth += 1
@@ -76,64 +76,64 @@ class Text:
             self.line("come_back();")
 
     def repeats(self) -> None:
-        """Note that the line before takes a number of steps that nobody knows, so that signals may wait."""
+        """Note that the line before has a loop of unknown length; let signals be handled behind it."""
         self.loops = True
         self.breathe()
 
     def breathe(self) -> None:
-        """Add a line that lets the handlers of signals run, if it is time."""
-        # Not by `line`, since this does not give up: as in Python, an interrupt may find some results written
-        # and others not.
+        """Add a line that runs the handlers of signals if enough time has passed."""
+        # Not by `line`, because this goto is no late failure: as in Python, an interrupt may come when some
+        # results are written and others are not.
         self.lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
 
     def name(self, letter: str) -> str:
-        """Return a new name."""
+        """Return a name that no other line has, which begins with ``letter``."""
         self._n_names += 1
         return f"{letter}{self._n_names}"
 
     def let(self, kind: str, expression: str) -> str:
-        """Name the value of an expression of a C type."""
+        """Add a line that names the value of an expression of C type ``kind``; return the name."""
         name = self.name("t")
         self.line(f"const {kind} {name} = {expression};")
         return name
 
     def let_later(self, kind: str, start: str = "0") -> str:
-        """Name a number that later lines change."""
+        """Add a line that names a variable of C, which later lines change; return the name."""
         name = self.name("t")
         self.line(f"{kind} {name} = {start};")
         return name
 
     def let_array(self, values: Sequence[str]) -> str:
-        """Name an array of lengths or strides."""
+        """Add a line that names an array of lengths or strides; return the name."""
         name = self.name("n")
         self.line(f"long {name}[{max(len(values), 1)}] = {{{', '.join(values) or 0}}};")
         return name
 
     def let_view(self, dtype: str, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
-        """Name a view."""
+        """Add lines that name a view, given C for its address, lengths and strides; return the view."""
         lengths, steps = self.let_array(shape), self.let_array(strides)
         return self.view_of_arrays(dtype, len(shape), f"(char *)({data})", lengths, steps)
 
     def let_rest(self, view: View, *steps: str) -> View:
-        """Name the view that is left of another one at the positions ``steps`` along its first axes."""
+        """Add a line that names the part of a view at positions ``steps`` along its first axes; return it."""
         n = len(steps)
         return self.view_of_arrays(
             view.dtype, view.ndim - n, view.at(*steps), f"{view}.shape + {n}", f"{view}.strides + {n}"
         )
 
     def number_view(self, dtype: str, number: str) -> View:
-        """Return the view without axes of one number."""
+        """Return a view without axes, of one number."""
         place = number if number.isidentifier() else self.let(TYPES[dtype], number)
         return self.view_of_arrays(dtype, 0, f"(char *)&{place}", "0", "0")
 
     def view_of_arrays(self, dtype: str, ndim: int, data: str, lengths: str, strides: str) -> View:
-        """Name a view whose lengths and strides are arrays in C, which have names already."""
+        """Add a line that names a view, given the names of arrays of its lengths and strides; return it."""
         view = View(self.name("v"), dtype, ndim)
         self.line(f"const View {view} = {{{data}, {lengths}, {strides}}};")
         return view
 
     def function(self, text: str) -> str:
-        """Declare a function, and return its name, which ``NAME`` stands for in its text.
+        """Declare a function in whose text ``NAME`` stands for its name; return the name.
 
         The name is a digest of the text, so all regions of a file share the function.
         """

@@ -3,8 +3,8 @@
     n steps, sequences, arrays that steps read and write (traces), states, constants
         -> for each step: rows as numbers or views -> the step's nodes -> rows and states, where they belong
 
-Traces are described in `synk.compile.programs.graphs.scan_traces`. A trace with fewer rows than steps is a
-ring: a step overwrites the oldest row, and behind the loop the rows are put in order.
+Traces are described in `synk.compile.programs.graphs.scan_traces`. A trace with fewer rows than steps is used
+as a ring: a step overwrites the oldest row, and after the loop the rows are put in order.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ LONGEST = 400  # nodes of a step
 
 
 class Array(NamedTuple):
-    """An array that steps read and write."""
+    """The array of a trace, as names in the text."""
 
     view: View
     rows: str  # their number
-    take: str = ""  # the line that takes its memory, when the first step has told ``lengths`` of a row
+    take: str = ""  # the line that takes its memory in the first step, which sets ``lengths`` of a row
     lengths: str = ""
 
     def row(self, offset: int) -> str:
-        """Return the number of a row of step i."""
+        """Return C for the number of the row that is ``offset`` rows behind that of step i."""
         return f"(i + {offset}) % {self.rows}"
 
 
 @c_text.register(Scan)
 def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
-    """Write a loop."""
+    """Write the loop of a Scan."""
     info = op.info
     graph = step_of(op).clone()  # its variables are known to one region, once
     if len(graph.apply_nodes) > LONGEST:
@@ -63,7 +63,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     )
     constants = list(given)
     steps = region.text.let("long", region.variables.number(node.inputs[0]))
-    # Too few or too many steps are for Python to name.
+    # With too few or too many steps the region gives up, and Python raises the error.
     region.text.demand(f"{steps} >= 0")
     for sequence in sequences:
         region.text.demand(f"{region.variables.view(sequence)}.shape[0] >= {steps}")
@@ -95,7 +95,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         places = [
             (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes
         ]
-        # Of the traces that no step reads rows are written at once.
+        # Rows of traces that no step reads can be written directly by the nodes that compute them.
         first = len(places) - info.n_nit_sot
         written = _written_at_once(region, results[first : len(places)], places[first:])
         region.write_nodes(graph.toposort())
@@ -116,7 +116,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
 
 
 def step_of(op: Scan) -> FunctionGraph:
-    """Return the graph of a step, rewritten, but with nothing in place."""
+    """Return the graph of a Scan's step, rewritten, with no node that works in place."""
     if op not in _steps:
         graph = plain_graph(op)
         step_rewriter().rewrite(graph)
@@ -124,13 +124,14 @@ def step_of(op: Scan) -> FunctionGraph:
     return _steps[op]
 
 
-_steps: WeakKeyDictionary[Scan, FunctionGraph] = WeakKeyDictionary()  # rewritten once, not for each look
+_steps: WeakKeyDictionary[Scan, FunctionGraph] = WeakKeyDictionary()  # so that each is rewritten once
 
 
 def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable, begins: str) -> Array:
-    """Return the array of a trace that begins with rows of the array ``start``, in its memory or a copy.
+    """Return the array of a trace whose first rows are those of ``start``, in its memory or in a copy.
 
-    ``begins`` is C in front of the number of all rows of that, ``n ? 2 : ``, and may choose another number.
+    ``begins`` is C in front of the number of rows of ``start``; by it, ``n ? 2 : ``, fewer rows may be
+    copied.
     """
     found = None if node.op.info.as_while else region.variables.take_over(out, start, node)
     if found is None:
@@ -143,16 +144,16 @@ def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable, 
 
 
 def _new(region: RegionWriter, op: Scan, out: Variable, shape: Sequence[str]) -> View:
-    """Return the view of new memory for a trace: that of the output, unless ``until`` may make it shorter."""
+    """Return the view of new memory for a trace: the output's, unless ``until`` may make that shorter."""
     if not op.info.as_while:
         return region.variables.new(out, shape)
     return region.memory.scratch(out.type.dtype, shape)
 
 
 def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Variable) -> Array:
-    """Return the array of a trace without a beginning.
+    """Return the array of a trace without initial rows.
 
-    If the type leaves lengths of a row open, its memory is taken in the first step, which knows them.
+    If the type does not tell the lengths of a row, the memory is taken in the first step, which does.
     """
     shape = [f"{steps} ? {region.variables.number(length)} : 0", *(f"{n or 0}" for n in out.type.shape[1:])]
     lengths = take = ""
@@ -166,8 +167,8 @@ def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Va
 def _constant(region: RegionWriter, graph: FunctionGraph, variable: Variable, source: Variable) -> None:
     """Note a variable of the step's graph that is the same in all steps.
 
-    A matrix by which steps multiply is laid out by rows before the loop: BLAS would transpose any other in
-    each step, which takes half as long as the product of a few rows.
+    A matrix by which steps multiply is laid out by rows before the loop. BLAS would transpose any other
+    matrix in each step, which takes half as long as the product of a few rows.
     """
     factors = [node.inputs for node in graph.apply_nodes if isinstance(node.op, Dot)]
     if any(right is variable and left.type.ndim == right.type.ndim == 2 for left, right in factors):
@@ -177,7 +178,7 @@ def _constant(region: RegionWriter, graph: FunctionGraph, variable: Variable, so
 
 
 def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
-    """Return the name of what holds a state from step to step: a number, a view or a generator's bits."""
+    """Return the name that holds a state from step to step: a number, a view or a generator's bits."""
     if isinstance(state.type, RandomType):
         return region.variables.generator(state, node)
     if not getattr(state.type, "ndim", 0):
@@ -186,7 +187,7 @@ def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
 
 
 def _copied(region: RegionWriter, source: View) -> View:
-    """Return the view of a copy."""
+    """Add lines that copy a view to the region's own memory; return the view of the copy."""
     own = region.memory.scratch(source.dtype, source.shape)
     copy(region.text, source, own)
     return own
@@ -195,9 +196,10 @@ def _copied(region: RegionWriter, source: View) -> View:
 def _written_at_once(
     region: RegionWriter, results: Sequence[Variable], places: Sequence[tuple[Array, int]]
 ) -> dict[tuple[Array, int], View]:
-    """Let nodes of a step make results directly in the rows where they belong.
+    """Let nodes of a step write their results directly into the rows of traces.
 
-    Returns a table from places to views of them, which fills as these nodes are written.
+    Returns a table from places to the views of these rows, to which an entry is added as each node is
+    written.
     """
     written: dict[tuple[Array, int], View] = {}
 
@@ -214,9 +216,9 @@ def _written_at_once(
 
 
 def _row_for(text: Text, array: Array, offset: int, lengths: Sequence[str]) -> View:
-    """Return the view of a row that a step writes.
+    """Return the view of the row that a step writes.
 
-    If the array has no memory yet, the first step takes it, for rows of these lengths.
+    If the array has no memory yet, the first step takes it, for rows with the given lengths.
     """
     if array.take:
         told = (f"{array.lengths}[{axis}] = {length};" for axis, length in enumerate(lengths, start=1))
@@ -231,7 +233,7 @@ def _store(
     kept: Sequence[str | View],
     written: Mapping[tuple[Array, int], View],
 ) -> None:
-    """Put the results of a step where they belong, all of them read before any other is written."""
+    """Copy a step's results to their rows and states; all are read before any of these is overwritten."""
     for variable in results:
         if isinstance(variable.type, RandomType):
             continue
@@ -259,14 +261,15 @@ def _store(
 
 
 def _rows(memory: OwnMemory, view: View, start: str, count: str) -> View:
-    """Return the view of some rows."""
+    """Return the view of ``count`` rows from ``start`` on."""
     return memory.let_part(view, view.at(start), [count, *view.shape[1:]], view.strides)
 
 
 def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as_while: bool) -> None:
-    """Put the rows of a trace in the order of their steps.
+    """Add lines that put the rows of a trace in the order of their steps.
 
-    Rows that no step has written are cut off if ``until`` may have ended the loop, and are 0 otherwise.
+    ``filled`` is the number of rows that have been written in all. Rows that no step has written are cut off
+    if ``until`` may have ended the loop, and set to 0 otherwise.
     """
     view, n, rows = array.view, array.rows, partial(_rows, region.memory)
     region.text.line(f"if ({n} > 1 && {n} < {filled}) {{")

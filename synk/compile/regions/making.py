@@ -18,7 +18,7 @@ from synk.compile.regions.movement import spread
 from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.walks import copy, fill
 
-# The elements of an array that a graph leaves open: the same in each call, and never NaN by chance.
+# The elements of an uninitialised array: the same in each call, and never NaN by chance.
 JUNK = 97
 
 # Combines each element along an axis, but the first, with the one before it, in place.
@@ -62,7 +62,7 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Alloc)
 def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
-    """Copy a value to all places along new axes."""
+    """Copy a value to all places of an array of given lengths."""
     value, *lengths = node.inputs
     (out,) = node.outputs
     if not lengths:
@@ -76,7 +76,7 @@ def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(AllocEmpty)
 def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
-    """Take memory, and fill it unless it is overwritten before an element is read."""
+    """Take memory, and fill it unless it is overwritten before any element is read."""
     lengths = [region.variables.number(length) for length in node.inputs]
     for length in lengths:
         region.text.demand(f"{length} >= 0")
@@ -115,7 +115,7 @@ def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(CumOp)
 def cumulative(op: CumOp, node: Apply, region: RegionWriter) -> None:
-    """Make running sums or products in a copy."""
+    """Compute running sums or products in a copy."""
     (x,), (out,) = node.inputs, node.outputs
     ndim, dtype = x.type.ndim, out.type.dtype
     if (op.axis is None and ndim != 1) or cumulated(x.type.dtype) != dtype:

@@ -1,6 +1,6 @@
-"""Take memory for a region of its own, and give it back after its last use.
+"""Take memory of a region's own, in the C frame or in the heap, and give it back after its last use.
 
-lengths -> scratch, copied_unless, new_later -> a view of a place m[k], in the frame or in the heap
+lengths -> scratch, copied_unless, new_later -> a view of memory number k, ``m[k]``
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synk.compile.regions.walks import copy
 
 
 class OwnMemory:
-    """The memory of a region's own: arrays that are neither arguments nor results.
+    """The memory of a region's own: of arrays that are neither arguments nor results.
 
     Attributes
     ----------
@@ -32,12 +32,12 @@ class OwnMemory:
         self._first = 0  # the first place that was taken in the open loop
 
     def is_own(self, view: View) -> bool:
-        """Tell whether a view lies in memory that was taken in the open loop, or outside of all loops."""
+        """Tell whether a view lies in the region's own memory, taken in the open loop if there is one."""
         return self.places.is_own_since(view.name, self._first)
 
     @contextmanager
     def room(self) -> Iterator[None]:
-        """Give back what is taken meanwhile, at the end of each step of the open loop."""
+        """Give back, at the end of each step of the open loop, the memory taken within this context."""
         mark, before = self._text.name("room"), self._first
         self._text.line(f"char *const {mark} = room;")
         first = self._first = len(self.places)
@@ -48,17 +48,17 @@ class OwnMemory:
         self._first = before
 
     def let_part(self, source: View, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
-        """Name a view of some of another one's elements, which keeps the memory of that one."""
+        """Name a view of some elements of another one, whose memory is kept as long as this is needed."""
         view = self._text.let_view(source.dtype, data, shape, strides)
         self.places.put(view.name, self.places.of(source.name))
         return view
 
     def scratch(self, dtype: str, shape: Sequence[str]) -> View:
-        """Return the view of memory that is needed for this node only, if no variable is bound to it."""
+        """Return the view of new memory, kept for the current node and for variables bound to the view."""
         return self.new(len(shape), dtype, self._text.let_array(shape))
 
     def copied_unless(self, condition: str, view: View) -> View:
-        """Return a view of the same elements: the given one if a condition holds, or a copy in C order."""
+        """Return a view of the same elements: the given view if a C condition holds, or a copy in C order."""
         text, place = self._text, self._take_place()
         holds = text.let("int", condition)
         strides = text.let_array(["0"] * view.ndim)
@@ -68,12 +68,12 @@ class OwnMemory:
         text.line("}")
         data, steps = f"{holds} ? {view}.data : m[{place}]", f"{holds} ? {view}.strides : {strides}"
         made = text.view_of_arrays(view.dtype, view.ndim, data, f"{view}.shape", steps)
-        # Which of the two it is the call decides, so the memory of the source is kept too.
+        # Each call decides which of the two it is, so the memory of both is kept.
         self.places.put(made.name, self.places.of(view.name) | {place})
         return made
 
     def new_later(self, dtype: str, shape: Sequence[str]) -> tuple[View, str, str]:
-        """Return the view of memory that a line takes later, its array of lengths, and that line.
+        """Return a view of memory that a line takes later, the name of its array of lengths, and that line.
 
         The memory has the lengths that are in the array when the line runs.
         """
@@ -83,15 +83,15 @@ class OwnMemory:
         text.line(f"View {view} = {{0, {lengths}, {strides}}};")
         self.places.put(view.name, {place})
         n_bytes = f"dense({ndim}, {lengths}, {np.dtype(dtype).itemsize}, {strides})"
-        # Of the heap: what the frame has is given back at the end of the loop's step in which the line is.
+        # From the heap: memory of the frame would be given back at the end of the step that takes it.
         take = f"m[{place}] = take(&(char *){{frame + sizeof frame}}, frame + sizeof frame, {n_bytes});"
         return view, lengths, f"{take} if (!m[{place}]) goto give_up; {view}.data = m[{place}];"
 
     def new(self, ndim: int, dtype: str, lengths: str, like: View | None = None, whole: bool = False) -> View:
-        """Return the view of new memory with an array of lengths.
+        """Return the view of new memory with the lengths in an array.
 
-        Its axes lie in memory in C order, or in the order of those of the view ``like``. Another variable may
-        take over the memory of a ``whole`` variable.
+        Its axes lie in memory in C order, or in the order of those of the view ``like``. ``whole`` says that
+        the view is all of a variable, whose memory another variable may take over.
         """
         place = self._take_place()
         strides, n_bytes = self.strides(ndim, dtype, lengths, like)

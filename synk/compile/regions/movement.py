@@ -1,4 +1,4 @@
-"""C texts of Ops that move no element: other views of an array, and lengths as numbers."""
+"""C texts of Ops that copy no element: they make other views of an array, or numbers of its lengths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from synk.compile.regions.views import View
 
 @c_text.register(DimShuffle)
 def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
-    """View axes in another order, some new, some gone."""
+    """View an array with its axes in another order, some of them added or dropped."""
     (x,), (out,) = node.inputs, node.outputs
     view = region.variables.view(x)
     for axis in set(range(x.type.ndim)) - {*op.new_order}:
@@ -34,7 +34,7 @@ def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Split)
 def split(op: Split, node: Apply, region: RegionWriter) -> None:
-    """View parts along an axis, one after another."""
+    """View parts of an axis, one after another."""
     axis, others = known_axis(node, 1)
     x, lengths = node.inputs[0], region.variables.lengths(node.inputs[others[-1]])
     if axis is None or len(lengths) != len(node.outputs):
@@ -51,7 +51,7 @@ def split(op: Split, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(CheckAndRaise)
 def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
-    """Pass a value on; the region gives up unless all conditions hold, and Python says which does not."""
+    """Pass a value on if all conditions hold; else the region gives up, and Python names the condition."""
     value, *conditions = node.inputs
     type_of(value)  # raises NoText, where a value is no array
     for one in conditions:
@@ -63,13 +63,13 @@ def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Shape_i)
 def one_length(op: Shape_i, node: Apply, region: RegionWriter) -> None:
-    """Name the length of an axis."""
+    """Name the length of an axis as a number."""
     region.variables.know_number(node.outputs[0], region.variables.length(node.inputs[0], op.i))
 
 
 @c_text.register(Shape)
 def all_lengths(op: Shape, node: Apply, region: RegionWriter) -> None:
-    """Note the lengths of all axes, without a vector in memory."""
+    """Note the expressions of the lengths of all axes, without a vector in memory."""
     (x,) = node.inputs
     region.variables.know_lengths(
         node.outputs[0], [region.variables.length(x, axis) for axis in range(x.type.ndim)]
@@ -78,7 +78,7 @@ def all_lengths(op: Shape, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(MakeVector)
 def make_vector(op: MakeVector, node: Apply, region: RegionWriter) -> None:
-    """Note the elements of a vector, without one in memory if they may be lengths."""
+    """Note the elements of a vector as expressions if they may be lengths; else write them to memory."""
     (out,) = node.outputs
     numbers = [region.variables.number(variable) for variable in node.inputs]
     if out.type.dtype != "int64" or any(variable.type.dtype != "int64" for variable in node.inputs):
@@ -90,7 +90,7 @@ def make_vector(op: MakeVector, node: Apply, region: RegionWriter) -> None:
 @c_text.register(ScalarFromTensor)
 @c_text.register(TensorFromScalar)
 def as_number(op, node: Apply, region: RegionWriter) -> None:
-    """Pass a number on."""
+    """Pass a number on: with or without a type of arrays, it is the same in C."""
     region.variables.same(node.outputs[0], node.inputs[0])
 
 
@@ -106,7 +106,7 @@ def specify_shape(op: SpecifyShape, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Reshape)
 def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
-    """Regroup elements in C order: as a view where they lie so, else in a copy."""
+    """Regroup elements in C order: as a view if they lie in memory so, else in a copy."""
     x, shape = node.inputs
     lengths = region.variables.lengths(shape)
     if len(lengths) != node.outputs[0].type.ndim:
@@ -117,7 +117,7 @@ def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
 @c_text.register(JoinDims)
 @c_text.register(SplitDims)
 def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
-    """Make one axis of neighbouring ones, or several of one."""
+    """View neighbouring axes as one, or one axis as several; copy where no view can."""
     x, (out,) = node.inputs[0], node.outputs
     lengths = [region.variables.length(x, axis) for axis in range(x.type.ndim)]
     if isinstance(op, JoinDims):
@@ -132,7 +132,7 @@ def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Subtensor)
 def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
-    """View some rows, or one; of a vector of known lengths choose some, or one."""
+    """View the elements that an index selects; of a vector of known lengths, note the chosen ones."""
     (x, *positions), (out,), variables = node.inputs, node.outputs, region.variables
     if x not in variables.known_lengths or not all(isinstance(position, Constant) for position in positions):
         variables.know_view(out, x, *part(region, op.idx_list, variables.view(x), positions))
@@ -155,9 +155,9 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
 def part(
     region: RegionWriter, entries: Sequence[int | slice], view: View, positions: Sequence[Variable]
 ) -> tuple[str, list[str], list[str]]:
-    """Return the address, the lengths and the strides of the part of a view that an index selects.
+    """Return the address, the lengths and the strides, as C, of the part of a view that an index selects.
 
-    ``entries`` are PyTensor's ``idx_list``, whose numbers stand for elements of ``positions``.
+    ``entries`` are PyTensor's ``idx_list``, in which numbers are indices into ``positions``.
     """
     begin, shape, strides = [], [], []
 
@@ -192,7 +192,7 @@ def part(
 
 
 def spread(region: RegionWriter, value: Variable, shape: Sequence[str]) -> View:
-    """Return the view of a value as an array of given lengths, along whose axes it broadcasts as declared."""
+    """Return a view of a value in another shape, repeated along the axes that its type says broadcast."""
     view, added = region.variables.view(value), len(shape) - value.type.ndim
     if added < 0:
         raise NoText("a value with more axes than its place")

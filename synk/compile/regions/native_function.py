@@ -1,9 +1,9 @@
-"""Regions are compiled at the first call of one of them, together with all that wait.
+"""Compile regions at the first call of one of them, together with all others that wait.
 
 text -> NativeFunction -> (first call) NativeCompilation: the store has it, or the compiler makes it
 
-Ranks `agree` before the first call of a program: where one of them cannot compile what others can, all run in
-Python. Else parameters that each rank updates would drift apart, from their last bits on.
+All ranks call `agree` before the first call of a program. If one of them cannot compile what others can, all
+run in Python: otherwise parameters that each rank updates would drift apart, from their last bits on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from synk.compile.native.methods import has_method, method_of
 from synk.compile.native.store import name_of
 from synk.compile.regions.frame import prelude_file, source_file
 
-# Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
-# its regions share is compiled again.
+# Characters of a C file, beyond which there are two files. Files are compiled at the same time, but functions
+# that regions share are compiled again in each.
 LONG = 20_000
 
 
@@ -38,12 +38,13 @@ class NativeFunction:
     name : str
         A digest of all that its machine code depends on.
     source : str
-        Its text; ``REGION`` stands for its name.
+        Its text, in which ``REGION`` stands for its name.
     declarations : sequence of str
-        What stands before it, in this order: functions that it calls, its own and the C library's.
+        The texts that stand before it, in this order: functions that it calls, of regions and of the C
+        library.
     call : callable
-        Takes the arguments and, if that is wanted, arrays for the results; returns the results, or None where
-        it gives up. Read it at each call: the first one replaces it.
+        Takes the arguments and, optionally, arrays for the results; returns the results, or None if the
+        function gives up. Read this attribute at each call, because the first call replaces it.
     """
 
     def __init__(self, compilation: NativeCompilation, name: str, source: str, declarations: Sequence[str]):
@@ -61,7 +62,7 @@ class NativeFunction:
 
 
 class NativeCompilation:
-    """The C functions of one process: those that wait for their first call are compiled together."""
+    """The C functions of one process; those that wait for their first call are compiled together."""
 
     def __init__(self, libraries: Libraries):
         self.libraries = libraries
@@ -70,10 +71,10 @@ class NativeCompilation:
         self._prelude_text = SourceText(prelude, (name_of(self._environment),))
         self._prelude: Any = None  # the library of what all functions call
         self._functions: weakref.WeakSet[NativeFunction] = weakref.WeakSet()
-        # As long as one of the functions is there that call them: then the library is not needed any more.
+        # A function that is compiled is kept while a `NativeFunction` calls it; its library goes with it.
         self._known: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
-        self._given_up = False  # because other ranks compile otherwise
-        self._failed = False  # which is said once
+        self._given_up = False  # whether all run in Python, as ranks do not compile alike
+        self._failed = False  # whether a failure has been reported, which is done once
         self._renew_lock()
         os.register_at_fork(after_in_child=self._renew_lock)
 
@@ -82,7 +83,7 @@ class NativeCompilation:
         self._lock = threading.RLock()  # a signal's handler may come in the middle
 
     def function(self, source: str, declarations: Iterable[str]) -> NativeFunction:
-        """Return a function for C source, compiled when it, or another that waits, is first called."""
+        """Return a function for C source, which is compiled when any function that waits is first called."""
         declarations = tuple(declarations)
         name = name_of(self._environment, source, *declarations)
         function = NativeFunction(self, name, source, declarations)
@@ -91,7 +92,7 @@ class NativeCompilation:
         return function
 
     def begin(self) -> None:
-        """Compile the prelude, which all functions call; if that fails, the first of them reports it."""
+        """Compile the prelude, which all functions call; a failure is reported with the first function."""
         with self._lock:
             (library,) = self.libraries.make([self._prelude_text])
             if not isinstance(library, CompileError):
@@ -106,13 +107,13 @@ class NativeCompilation:
             self._connect()
 
     def outcome(self) -> str:
-        """Compile all functions that wait; return a digest of those that failed, for ranks to compare."""
+        """Compile all functions that wait; return a digest of those that failed, which ranks compare."""
         self.compile()
         failed = sorted(name for name, function in self._known.items() if function is gives_up)
         return name_of(self._environment, *failed)
 
     def give_up(self) -> None:
-        """Run everything in Python from now on."""
+        """Run all functions in Python from now on."""
         with self._lock:
             self._given_up = True
             self._known.update({function.name: gives_up for function in self._functions})
@@ -124,7 +125,7 @@ class NativeCompilation:
             function.call = self._known.get(function.name, function.call)
 
     def _made(self, functions: dict[str, NativeFunction]) -> dict[str, Callable[..., Any]]:
-        """Return functions from the store, or compile them, with the prelude if that is not there yet."""
+        """Return functions from the store, or compile them, and the prelude if that is not compiled yet."""
         if self._given_up or not functions:
             return dict.fromkeys(functions, gives_up)
         found: dict[str, Any] = {name: self.libraries.find(name) for name in functions}
@@ -155,7 +156,7 @@ class NativeCompilation:
 
 
 def grouped(functions: dict[str, NativeFunction]) -> list[SourceText]:
-    """Divide functions among C files of similar lengths: more files for more text, up to one per core."""
+    """Divide functions among C files of similar lengths; longer texts make more files, up to one per core."""
     n_files = min(sum(map(len, functions.values())) // LONG + 1, len(functions), len(os.sched_getaffinity(0)))
     groups: list[dict[str, NativeFunction]] = [{} for _ in range(n_files)]
     for name, function in sorted(functions.items(), key=lambda pair: (-len(pair[1]), pair[0])):
@@ -170,7 +171,7 @@ def _file(group: dict[str, NativeFunction]) -> SourceText:
 
 
 def gives_up(*arguments: Any) -> None:
-    """Take the place of a function that did not compile: None tells the caller to compute in Python."""
+    """Return None, which tells the caller to compute in Python; replaces functions that do not compile."""
 
 
 @cache
@@ -181,7 +182,7 @@ def native_compilation() -> NativeCompilation | None:
 
 
 def begin() -> None:
-    """Compile the prelude, which all regions call, before there are any regions."""
+    """Compile the prelude, which all regions call, so that the first region need not wait for it."""
     compilation = native_compilation()
     if compilation is not None:
         compilation.begin()

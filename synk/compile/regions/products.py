@@ -1,7 +1,7 @@
 """C texts of products of matrices and vectors, by BLAS, and of convolutions.
 
 For BLAS a vector is a matrix with an axis of length 1. Outside of loops, a large product of matrices is left
-to Python, whose call takes little time beside it.
+to the Python program, whose overhead is small beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
 
-# Products of numbers, up to which a product of matrices takes less time than its call in Python.
+# Multiplications: a product of matrices with so many takes less time than a call from Python.
 FEW = 32**3
 
 
@@ -53,7 +53,7 @@ def gemv(op, node: Apply, region: RegionWriter) -> None:
 
 
 def _body(text: str, read: Sequence[View], target: View) -> Body:
-    """Return the body that computes an element of a view from those of others, or from numbers."""
+    """Return the body that computes an element of ``target`` from those of other views, or from numbers."""
     inputs = tuple(Operand(one.dtype, (not one.ndim,) * target.ndim) for one in read)
     return Body(inputs, (whole(target),), (), (text,), frozenset())
 
@@ -97,7 +97,7 @@ SHARED int NAME(const View *x, const View *y, const int full, const View *out)
 
 @c_text.register(Convolve1d)
 def convolution(op: Convolve1d, node: Apply, region: RegionWriter) -> None:
-    """Add up multiples of the longer vector, each one place further on than the one before."""
+    """Add up multiples of the longer vector, each shifted by one place against the one before."""
     x, y, mode = node.inputs
     (out,) = node.outputs
     if not x.type.dtype == y.type.dtype == out.type.dtype or not is_float(out.type.dtype):
@@ -114,14 +114,14 @@ def convolution(op: Convolve1d, node: Apply, region: RegionWriter) -> None:
 
 
 def _number(region: RegionWriter, value: Variable, out: Variable) -> View:
-    """Return the view of a number in the dtype of ``out``."""
+    """Return the view of a number, converted to the dtype of ``out``."""
     return region.text.number_view(
         out.type.dtype, region.text.let(type_of(out), region.variables.number(value))
     )
 
 
 def product(region: RegionWriter, left: Variable, right: Variable, out: Variable) -> View:
-    """Add the line that multiplies two variables to a third, ``out``; return the view of that."""
+    """Add the line that multiplies two variables; return the view of the product, ``out``."""
     dtype = out.type.dtype
     n_left, n_right = left.type.ndim, right.type.ndim
     if left.type.dtype != dtype or right.type.dtype != dtype or not is_float(dtype):
@@ -148,7 +148,7 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
 
 
 def _matrix(text: Text, view: View, axis: int) -> View:
-    """Return a view with two axes: of a vector with another one of length 1."""
+    """Return a view with two axes; a vector gets another axis of length 1 at ``axis``."""
     if view.ndim == 2:
         return view
     shape, strides = view.shape, view.strides
@@ -158,10 +158,10 @@ def _matrix(text: Text, view: View, axis: int) -> View:
 
 
 def as_blas_reads(region: RegionWriter, matrix: View, way: str = "") -> View:
-    """Return a matrix if BLAS can read it as it lies in memory, or else a copy by rows.
+    """Return the view of a matrix if BLAS can read it as it lies in memory, else of a copy by rows.
 
-    BLAS reads matrices by rows and by columns. ``way`` is C that chooses: with ``"== 'N'"`` a matrix that
-    lies by columns is copied too.
+    BLAS reads matrices by rows and by columns. ``way`` is C behind the letter that tells which it is: with
+    ``"== 'N'"`` a matrix that lies by columns is copied too.
     """
     lead, size = region.text.let_later("int"), np.dtype(matrix.dtype).itemsize
     return region.memory.copied_unless(f"lies(&{matrix}, {size}, &{lead}) {way}", matrix)

@@ -14,7 +14,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 
-from synk.compile.compat import as_written
+from synk.compile.compat import rewriting_inner_graphs
 from synk.compile.programs.emit import emit
 from synk.compile.programs.text.program import OfNodes, Program
 from synk.compile.regions.functions import RegionFunction
@@ -23,7 +23,7 @@ from synk.compile.tables import array_funcify, takes_out
 
 
 class Region(OfNodes, Op):
-    """Nodes that run as one.
+    """An Op that stands for several nodes, which run as one C function.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Region(OfNodes, Op):
 
     @property
     def elementwise(self) -> bool:
-        """Tell whether results are made element by element, so that they may take the inputs' memory."""
+        """Tell whether results are computed element by element, so that they may be written over inputs."""
         nodes = self.fgraph.apply_nodes
         return len(nodes) == 1 and all(isinstance(node.op, Elemwise) for node in nodes)
 
@@ -57,20 +57,20 @@ class Region(OfNodes, Op):
 
 
 def nodes_of(node: Apply) -> list[Apply]:
-    """Return the nodes that a region stands for, in order; none of another node."""
+    """Return the nodes that a region stands for, in order; an empty list for any other node."""
     return node.op.fgraph.toposort() if isinstance(node.op, Region) else []
 
 
 @array_funcify.register(Region)
 def region(op, node, xp):
-    """Return the C function, which takes arrays for its results too, unless it may give up late."""
+    """Return the implementation of a region, which takes ``out=`` unless the C function may give up late."""
     run = RegionFunction(op.fgraph, op.text, partial(in_python, op.fgraph))
     return run if op.text.fails_late else takes_out(run)
 
 
 def in_python(fgraph: FunctionGraph) -> Program:
-    """Return the nodes of a region as a Python program."""
-    # What is made in a call keeps the lines of what it is made of, not the call's.
+    """Compile the nodes of a region to a Python program."""
+    # Nodes that rewrites make here get the traces of those that they replace, not that of this call.
     limit = pytensor.config.traceback__compile_limit
-    with as_written(), pytensor.config.change_flags(traceback__limit=limit):
+    with rewriting_inner_graphs(), pytensor.config.change_flags(traceback__limit=limit):
         return emit(fgraph, np)

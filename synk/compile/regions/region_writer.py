@@ -1,13 +1,13 @@
 """Write nodes as one C function, which takes NumPy's arrays and returns new ones.
 
-    nodes in order -> RegionWriter: c_text of each reads variables that are known, and adds its own -> source
+    nodes in order -> RegionWriter: the c_text of each node adds its lines -> source
 
-A writer has parts, of which each text takes those that it needs:
+A writer has parts, of which each entry of `c_text` uses those that it needs:
 
     text       adds lines of C, and names numbers, lengths, views and functions
     liveness   knows which nodes read a variable, and which is the last
     memory     takes memory of the region's own, and gives it back
-    variables  knows what each variable is in the text
+    variables  knows the name of each variable in the text
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from synk.compile.regions.walks import copy
 
 
 class RegionText(NamedTuple):
-    """A region in C."""
+    """The C text of a region."""
 
     source: str  # the function
     declarations: tuple[str, ...]  # what stands before it: the functions that it calls
-    fails_late: bool  # whether it may give up a call when it has written to an array of a result
+    fails_late: bool  # whether it may give up a call after it has written to a result's array
 
 
 class RegionWriter:
-    """A region whose text is being written.
+    """A region whose C text is being written.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class RegionWriter:
     Attributes
     ----------
     dialect : Dialect
-        C, with the elementary functions that there are.
+        C, with the elementary functions of this machine.
     done : set of Apply
-        The nodes whose text a node before them has written too.
+        Nodes that need no lines, because an earlier node's lines compute them too.
     """
 
     def __init__(self, nodes: Sequence[Apply], inputs: Sequence[Variable], outputs: Sequence[Variable]):
@@ -69,9 +69,9 @@ class RegionWriter:
 
     @contextmanager
     def block(self, count: str, graph: FunctionGraph) -> Iterator[None]:
-        """Open a loop of ``count`` steps i, in each of which the nodes of a graph run; see `Text.steps`.
+        """Open a loop of ``count`` steps, in each of which the nodes of a graph run; see `Text.steps`.
 
-        At its end its names are forgotten, and each step gives back the memory that it has taken.
+        Behind the loop the names in it are forgotten. Each step gives back the memory that it has taken.
         """
         with (
             self.liveness.loop(graph.outputs),
@@ -82,7 +82,7 @@ class RegionWriter:
             yield
 
     def write_nodes(self, nodes: Sequence[Apply]) -> None:
-        """Write nodes inside of a loop."""
+        """Write the nodes of an open loop's graph."""
         self.liveness.enter(nodes)
         for node in nodes:
             if node not in self.done:
@@ -90,7 +90,7 @@ class RegionWriter:
                 c_text(node.op, node, self)
 
     def write(self) -> RegionText:
-        """Write all nodes, and return the text; NoText if there is none for a node."""
+        """Write all nodes, and return the text; raise NoText if one of them cannot be written."""
         for k, variable in enumerate(self._inputs):
             self._argument(k, variable)
         for k, node in enumerate(self._nodes):
@@ -111,7 +111,7 @@ class RegionWriter:
         return RegionText(source, tuple(self.text.declarations), self.text.fails_late)
 
     def _argument(self, k: int, variable: Variable) -> None:
-        """Add the lines that read an argument: NumPy's array or scalar, or a generator."""
+        """Add the lines that read argument ``k``: NumPy's array or scalar, or a generator."""
         text, bind = self.text, self.variables.bind
         if isinstance(variable.type, RandomType):
             text.declarations[BITS] = None
@@ -134,7 +134,7 @@ class RegionWriter:
             self.variables.know_number(variable, f"*(const {kind} *)a{k}")
 
     def _return_copy(self, k: int, variable: Variable) -> None:
-        """Copy a result that lies elsewhere, or is a number, to an array of its own; return a generator."""
+        """Copy a result that is a number, or lies in other memory, to its own array; return a generator."""
         variables = self.variables
         if isinstance(variable.type, RandomType):
             # Its name is that of the argument it came as, ``g3``.
@@ -148,5 +148,5 @@ class RegionWriter:
 
 
 def comment(node: Apply) -> str:
-    """Return a short description of a node that a comment can hold."""
+    """Return a short description of a node, for a comment in C."""
     return str(node.op).replace("/*", "/ *").replace("*/", "* /")[:100]

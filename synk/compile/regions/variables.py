@@ -1,10 +1,11 @@
-"""Know what each variable of a region is in its text: a number, a view or a list of lengths.
+"""Note the name of each variable of a region in its text: of a number, a view or a list of lengths.
 
     variable -> number(variable), ``t3``;  view(variable), ``v3``;  lengths(variable), [``v3.shape[0]``, ...]
 
 A variable without axes is a number, ``const double t3``. Any other is a view ``v3`` of the memory of an
 argument, of a result or of the region's own; several variables may be views of the same memory. The elements
-of a vector of lengths, such as a shape, are expressions until somebody asks for a view of it.
+of a vector of lengths, such as a shape, are noted as expressions; they are written to memory only if the text
+of a node asks for a view of the vector.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ class Variables:
     liveness : Liveness
     memory : OwnMemory
     dialect : Dialect
-        How C writes constants.
+        Writes constants.
     outputs : list of Variable
-        The variables whose arrays the region returns: they lie in memory that its caller gets.
+        The variables that the region returns, in arrays that its caller gets.
     n_inputs : int
         Arguments of the region; arrays for the results may come behind them.
 
     Attributes
     ----------
     placed : set of Variable
-        The outputs that lie in the arrays that are returned.
+        The outputs whose elements lie in the arrays that are returned.
     """
 
     def __init__(
@@ -67,14 +68,14 @@ class Variables:
         self._destined: dict[Variable, View | Callable[[str], View]] = {}
 
     def number(self, variable: Variable) -> str:
-        """Return the expression of a variable without axes."""
+        """Return the C expression of a variable without axes."""
         if isinstance(variable, Constant) and isinstance(variable.type, ScalarType | DenseTensorType):
             type_of(variable)
             return self._dialect.literal(np.asarray(variable.data).item(), variable.type.dtype)
         return self._numbers[variable]
 
     def generator(self, variable: Variable, reader: Apply) -> str:
-        """Return the C pointer to a generator's bits; raise NoText if not ``reader`` alone uses it."""
+        """Return the C pointer to a generator's bits; raise NoText unless ``reader`` alone uses them."""
         alone = [*self._liveness.readers(variable)] == [reader] and not self._liveness.is_kept(variable)
         if variable not in self._numbers or not alone:
             raise NoText("a generator that others read")
@@ -92,12 +93,12 @@ class Variables:
         return self._views[variable]
 
     def length(self, variable: Variable, axis: int) -> str:
-        """Return the expression of the length of an axis."""
+        """Return the C expression of the length of an axis."""
         static = variable.type.shape[axis]
         return str(static) if static is not None else self.view(variable).shape[axis]
 
     def lengths(self, variable: Variable) -> Sequence[str]:
-        """Return the expressions of the elements of a vector of lengths, such as a shape."""
+        """Return the C expressions of the elements of a vector of lengths, such as a shape."""
         if isinstance(variable, Constant):
             return [f"{int(length)}L" for length in variable.data]
         if variable in self._lengths:
@@ -110,11 +111,11 @@ class Variables:
 
     @property
     def known_lengths(self) -> Collection[Variable]:
-        """The vectors whose elements are known as expressions, one by one."""
+        """The vectors whose elements are noted as expressions, one by one."""
         return self._lengths
 
     def bind(self, variable: Variable, name: str | View) -> None:
-        """Note that a variable is a number with a name, or a view."""
+        """Note the name of a variable: of a number in C, or a view."""
         if isinstance(name, View):
             self._views[variable] = name
             self._memory.places.keep(name.name, self._liveness.last_reader(variable))
@@ -122,14 +123,14 @@ class Variables:
             self._numbers[variable] = name
 
     def bind_part(self, variable: Variable, view: View, *steps: str) -> None:
-        """Note that a variable is what a view has at the positions ``steps`` along its first axes."""
+        """Note that a variable is the part of a view at the positions ``steps`` along its first axes."""
         if variable.type.ndim:
             self.bind(variable, self._text.let_rest(view, *steps))
         else:
             self.know_number(variable, f"*({view.kind} *)({view.at(*steps)})")
 
     def same(self, variable: Variable, source: Variable) -> None:
-        """Note that a variable is equal to another one, and may lie in its memory."""
+        """Note that a variable has the elements of another one, and the same name."""
         if source in self._lengths:
             self._lengths[variable] = self._lengths[source]
         else:
@@ -137,17 +138,17 @@ class Variables:
             self.bind(variable, self.view(source) if has_axes else self.number(source))
 
     def know_number(self, variable: Variable, expression: str) -> None:
-        """Name the value of an expression, which is that of a variable without axes."""
+        """Add a line that names the value of a variable without axes, given its expression."""
         self._numbers[variable] = self._text.let(type_of(variable), expression)
 
     def know_lengths(self, variable: Variable, lengths: Sequence[str]) -> None:
-        """Note the expressions of the elements of a vector of lengths."""
+        """Note the elements of a vector of lengths, as expressions."""
         self._lengths[variable] = lengths
 
     def know_view(
         self, variable: Variable, source: Variable, data: str, shape: Sequence[str], strides: Sequence[str]
     ) -> None:
-        """Name the view of a variable whose elements lie in the memory of another one."""
+        """Add lines that name the view of a variable whose elements lie in the memory of another one."""
         view = self.view(source)
         if shape:
             self.bind(variable, self._memory.let_part(view, data, shape, strides))
@@ -157,7 +158,8 @@ class Variables:
     def know_regrouped(self, variable: Variable, source: Variable, shape: Sequence[str]) -> None:
         """Name the view of a variable that has the elements of another one, in C order, in another shape.
 
-        It lies in the memory of the other one where that fits, which each call decides, or else in a copy.
+        It lies in the memory of the other one if that is possible, which each call decides, or else in a
+        copy.
         """
         text, view, n = self._text, self.view(source), len(shape)
         size = np.dtype(view.dtype).itemsize
@@ -174,16 +176,16 @@ class Variables:
             self.know_number(variable, f"*({view.kind} *){dense}.data")
 
     def write_numbers(self, variable: Variable, numbers: Sequence[str]) -> None:
-        """Make a vector of numbers."""
+        """Add lines that write a vector of numbers to new memory."""
         view = self.new(variable, [str(len(numbers))])
         for k, number in enumerate(numbers):
             self._text.line(f"(({view.kind} *){view}.data)[{k}] = {number};")
 
     def new(self, variable: Variable, shape: Sequence[str] | str, like: View | None = None) -> View:
-        """Return the view of new memory for a variable: of a result, if the region returns it.
+        """Return the view of new memory for a variable: of a result's array, if the region returns it.
 
-        ``shape`` are expressions, or the one name of an array of lengths. The axes lie in memory in the order
-        of those of the view ``like``, which has as many.
+        ``shape`` is a list of expressions, or the name of an array of lengths. The axes lie in memory in the
+        order of those of the view ``like``, which has as many.
         """
         ndim, dtype = variable.type.ndim, variable.type.dtype
         lengths = shape if isinstance(shape, str) else self._text.let_array(shape)
@@ -200,21 +202,21 @@ class Variables:
         return view
 
     def _result(self, k: int, ndim: int, dtype: str, lengths: str, like: View | None) -> View:
-        """Return the view of the array of result ``k``: the one that is given if it fits, or a new one."""
+        """Return the view of the array of result ``k``: the caller's array if that fits, or a new one."""
         strides, _ = self._memory.strides(ndim, dtype, lengths, like)
         at, number = self._n_inputs + k, np.dtype(dtype).num
         given = f"n_given > {at} ? given[{at}] : 0"
         self._text.line(f"r[{k}] = result({given}, {ndim}, {lengths}, {strides}, {number});")
-        # Not by `demand`, as this is no late failure: of a node with several results none is written before
-        # all of them are there.
+        # Not by `demand`, because this goto is no late failure: a node writes none of its results before the
+        # arrays of all of them are made.
         self._text.lines.append(f"    if (!r[{k}]) goto give_up;")
         self._text.begun = True
         return self._text.view_of_arrays(dtype, ndim, f"r[{k}]->data", lengths, f"r[{k}]->strides")
 
     def take_over(self, variable: Variable, source: Variable, node: Apply) -> View | None:
-        """Return the view of ``source`` for a variable that ``node`` makes, which may write over it.
+        """Return the view of ``source`` for a variable that ``node`` computes in the same memory.
 
-        None unless it is new memory of the region's own, all of it, that nothing reads after the node.
+        None unless the view is a whole piece of the region's own memory that nothing reads after the node.
         """
         view = self._views.get(source)
         # In a loop, the next step may read it.
@@ -228,14 +230,15 @@ class Variables:
         return view
 
     def destine(self, variable: Variable, place: View | Callable[[str], View]) -> None:
-        """Let a node inside of a loop make a variable in a view that is there.
+        """Let the node that computes a variable inside of a loop write it into the view ``place``.
 
-        Or in one that a function returns, once that is given the name of the array of lengths.
+        ``place`` may be a function, which returns the view, given the name of the variable's array of
+        lengths.
         """
         self._destined[variable] = place
 
     def store(self, variable: Variable, place: View) -> None:
-        """Copy a variable to a view, unless it was made there."""
+        """Add a line that copies a variable to a view, unless it was written there."""
         if not getattr(variable.type, "ndim", 0):
             self._text.line(f"*({place.kind} *){place}.data = {self.number(variable)};")
         elif (view := self.view(variable)) != place:
@@ -244,14 +247,14 @@ class Variables:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forget at the end what was noted meanwhile: names inside of a loop are unknown behind it."""
+        """Forget behind this context the names noted in it: names of a loop are unknown behind the loop."""
         names = self._views, self._numbers, self._lengths
         self._views, self._numbers, self._lengths = (dict(table) for table in names)
         yield
         self._views, self._numbers, self._lengths = names
 
     def _constant(self, variable: Variable) -> View:
-        """Return the view of a small constant, whose elements stand in the text."""
+        """Return the view of a small constant, whose elements are written into the text."""
         kind, dtype = type_of(variable), variable.type.dtype
         if np.size(variable.data) > LARGEST:
             raise NoText("a constant of many elements")
@@ -268,7 +271,7 @@ class Variables:
 
 
 def type_of(variable: Variable) -> str:
-    """Return the C type of a variable's elements; NoText if there is none."""
+    """Return the C type of a variable's elements; raise NoText if there is none."""
     dtype = getattr(variable.type, "dtype", None)
     if dtype not in TYPES or not isinstance(variable.type, DenseTensorType | ScalarType):
         raise NoText(f"regions do not compute in {variable.type}")

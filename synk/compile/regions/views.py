@@ -1,4 +1,4 @@
-"""Views as texts name them: where the elements of an array lie in memory."""
+"""Views: a type of C by which texts name where the elements of an array lie in memory."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from synk.compile.programs.elementwise.dialect import TYPES
 
 
 class View(NamedTuple):
-    """A view in a text: its name, with which its fields are asked for."""
+    """A view in a C text: its name, by which expressions read its fields."""
 
     name: str
     dtype: str
@@ -22,20 +22,20 @@ class View(NamedTuple):
 
     @property
     def shape(self) -> list[str]:
-        """The expressions of its lengths."""
+        """The expressions of its lengths, one for each axis."""
         return [f"{self.name}.shape[{axis}]" for axis in range(self.ndim)]
 
     @property
     def strides(self) -> list[str]:
-        """The expressions of the bytes from one element to the next, by axis."""
+        """The expressions of the bytes from one element to the next, one for each axis."""
         return [f"{self.name}.strides[{axis}]" for axis in range(self.ndim)]
 
     def at(self, *steps: str) -> str:
-        """Return the expression of where the element is that lies so many steps away, by axis."""
+        """Return the expression of the address of the element at position ``steps`` along the first axes."""
         moves = [f"({n}) * {stride}" for n, stride in zip(steps, self.strides, strict=False) if n != "0"]
         return " + ".join([f"{self.name}.data", *moves])
 
 
 def listed(views: list[View]) -> str:
-    """Return the array of views that a function takes."""
+    """Return C for an array of pointers to views, which functions take as an argument."""
     return f"(const View *const[]){{{', '.join(f'&{view}' for view in views)}}}"

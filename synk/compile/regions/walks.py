@@ -1,10 +1,10 @@
-"""The C of a walk over views: what happens to each element, row by row, and what folds elements to one.
+"""The C of a loop over views: what it computes for each element, row by row, and how it folds elements.
 
     Body, the results that are stored, the folds -> a Loop, and its rows -> ``run`` in prelude/walks.c
 
-A loop has rows for the strides that its patterns lead to expect, which the compiler turns into vector
-instructions; what lies otherwise is copied, a block of elements at a time. A fold along rows takes such a
-block in eight parts, always in the same order.
+A fold combines all elements along some axes. A loop has functions for rows with the strides that are most
+likely, which the compiler turns into vector instructions; rows that lie otherwise are copied, a block of
+elements at a time. A fold along a row combines such a block in eight parts, always in the same order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from synk.compile.regions.views import View, listed
 
 @dataclass(frozen=True)
 class Fold:
-    """The way in which the elements along some axes become one.
+    """The way in which a reduction combines the elements along some axes.
 
-    ``combine`` is C, of ``a`` and ``b``; ``start`` changes nothing.
+    ``combine`` is a C expression of two elements ``a`` and ``b``; ``start`` is a value that changes nothing.
     """
 
     dtype: str
@@ -37,7 +37,7 @@ class Fold:
 
     @property
     def chooses(self) -> bool:
-        """Tell whether it keeps one of two elements, as a maximum does: of no elements there is none."""
+        """Tell whether it keeps one of two elements, as a maximum does; it has no result without elements."""
         return self.combine.endswith("? b : a")
 
 
@@ -49,7 +49,10 @@ def call(
     shape: str,
     views: list[View],
 ) -> str:
-    """Return the call of a loop over views of a shape: of inputs, results that are ``stored``, and folds."""
+    """Return the C call of a loop over views with a common shape.
+
+    ``views`` are those of the inputs, of the results with the numbers ``stored``, and of the folds.
+    """
     named = [(k, fold, text.function(fold_text(fold))) for k, fold in folds]
     rows, loop = loop_texts(body, stored, named)
     name = text.function(loop.replace("ROWS", text.function(rows)))
@@ -57,17 +60,17 @@ def call(
 
 
 def run(text: Text, body: Body, views: list[View]) -> None:
-    """Add a loop over views that have the shape of the last of them, which it writes."""
+    """Add a loop that computes the last of the views, element by element, from the others."""
     text.line(call(text, body, [0], [], f"{views[-1]}.shape", views))
 
 
 def whole(view: View) -> Operand:
-    """Return the operand for a view none of whose axes is known to be of length one."""
+    """Return the operand for a view none of whose axes is known to have length 1."""
     return Operand(view.dtype, (False,) * view.ndim)
 
 
 def copy_call(source: View, target: View, fixed: int = 0) -> str:
-    """Return the call of a copy; bit i of ``fixed``: the source's one element along axis i serves all."""
+    """Return C that copies a view; for each bit i of ``fixed``, the source has one element along axis i."""
     size = np.dtype(target.dtype).itemsize
     return f"copy({target.ndim}, {target}.shape, {size}, &{source}, {fixed}, &{target});"
 
@@ -83,13 +86,13 @@ def fill(text: Text, target: View, number: str = "0") -> None:
 
 
 def sum_of(left: str, right: str, dtype: str) -> str:
-    """Return the sum of two numbers of a dtype, which wraps as NumPy's does."""
+    """Return C for the sum of two numbers of a dtype, which wraps as NumPy's does."""
     up = carrier(dtype)
     return f"({TYPES[dtype]})({up}{left} + {up}{right})"
 
 
 def one_element(body: Body, name: str = "NAME") -> str:
-    """Return the function that computes one element."""
+    """Return the C function that computes one element."""
     return element(body, name, "static inline __attribute__((always_inline))")
 
 
@@ -165,17 +168,17 @@ SHARED $kind NAME($kind start, const $kind *x, const long n)
 
 
 def fold_text(fold: Fold) -> str:
-    """Return the function that folds a row of elements."""
-    # Of sums, and of choices of whole numbers, compilers make better vectors when the loop is unrolled.
+    """Return the C function that folds a row of elements."""
+    # Compilers make better vector code of sums, and of maxima of integers, if the loop is unrolled.
     rolled = "ROLLED" if fold.chooses and is_float(fold.dtype) else ""
     return FOLD.substitute(kind=TYPES[fold.dtype], combine=fold.combine, rolled=rolled)
 
 
 def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold, str]]) -> tuple[str, str]:
-    """Return the functions of rows, and the loop, in which ``ROWS`` stands for their name.
+    """Return C for the functions of rows, and for the `Loop`, in which ``ROWS`` stands for their name.
 
-    Each fold comes with its output of the body, and the name of what folds a row. Loops that differ only in
-    constants have the same rows.
+    Each fold comes with the number of the body's output that it reads, and the name of the function that
+    folds a row. Loops that differ only in constants have the same rows.
     """
     ndim, n_inputs = body.ndim, len(body.inputs)
     if not ndim:
@@ -185,7 +188,8 @@ def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fol
     masks += [sum(1 << axis for axis in fold.axes) for _, fold, _ in folds]
     dtypes = [*(operand.dtype for operand in operands), *(fold.dtype for _, fold, _ in folds)]
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
-    # The call chooses the axis along which rows lie, so there is a row for each axis; equal ones once.
+    # Each call chooses the axis along which rows lie, so there is a function for each axis; equal ones are
+    # shared.
     ways = dict.fromkeys(tuple(mask >> axis & 1 for mask in masks) for axis in reversed(range(ndim)))
     strides = [[0 if one else size for one, size in zip(way, sizes, strict=True)] for way in ways]
     rows = [_row(f"NAME_row{k}", body, stored, folds, way) for k, way in enumerate(strides)]
@@ -212,7 +216,7 @@ def _row(
     folds: Sequence[tuple[int, Fold, str]],
     strides: Sequence[int],
 ) -> str:
-    """Return the function of a row whose elements lie at given distances."""
+    """Return the C function of a row whose operands have the given strides."""
     n_inputs, first_fold = len(body.inputs), len(body.inputs) + len(stored)
     before = [f"char *const p{k} = p[{k}];" for k in range(len(strides))]
     before += [f"const {TYPES[dtype]} c{k} = c[{k}];" for k, (dtype, _) in enumerate(body.constants)]
@@ -256,9 +260,10 @@ def _indented(depth: int, lines: Sequence[str]) -> str:
 
 
 def common_shape(views: list[View], patterns: Sequence[Sequence[bool]], shape: str) -> str:
-    """Return the condition that views have a common shape, which ``shape`` becomes.
+    """Return the C condition that views have a common shape, which it writes to the array ``shape``.
 
-    ``patterns`` tell, by view and axis, whether the one element serves all.
+    ``patterns`` tell, by view and axis, whether the view's length there is 1, so that its one element is
+    repeated.
     """
     masks = ", ".join(str(mask_of(pattern)) for pattern in patterns)
     ndim = len(patterns[0])
@@ -266,5 +271,5 @@ def common_shape(views: list[View], patterns: Sequence[Sequence[bool]], shape: s
 
 
 def mask_of(pattern: Sequence[bool]) -> int:
-    """Return a number whose bit i says that the one element along axis i serves all."""
+    """Return a number whose bit i says that the one element along axis i is repeated."""
     return sum(1 << axis for axis, fixed in enumerate(pattern) if fixed)

@@ -67,9 +67,10 @@ NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep
 
 
 def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> RewriteDatabaseQuery:
-    """Return the query that selects the rewrites, in place too: fusion into kernels, or regions if wanted.
+    """Return the query for all rewrites, in-place ones included, that graphs for an array module go through.
 
-    ``inside`` tells whether they are for the graph inside an Op.
+    ``native`` adds the rewrites that make regions, if there is a C compiler. ``inside`` says that the
+    rewrites are for the inner graph of an Op.
     """
     in_c = native and native_libraries() is not None
     fusion = (TAGS["CUDA"],) if dialect_of(xp) is CUDA else (TAGS["C"], NATIVE) if in_c else ()
@@ -103,7 +104,10 @@ def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
 
 @cache
 def step_rewriter() -> GraphRewriter:
-    """Return the rewriter for the step of a loop in C: with nothing in place, and products alone."""
+    """Return the rewriter for the step of a Scan that is written in C.
+
+    It makes no node that works in place, and merges no product with a sum into one call of BLAS.
+    """
     return forgetful(optdb.query(_inner_query(np, native=True).excluding("inplace", "BlasOpt", NATIVE)))
 
 
@@ -118,7 +122,7 @@ _native = ContextVar("native", default=False)
 
 @contextmanager
 def natively(native: bool) -> Iterator[None]:
-    """Say whether inner graphs that are compiled meanwhile have regions."""
+    """Within this context, make regions in the inner graphs that are compiled, or make none."""
     token = _native.set(native)
     try:
         yield
@@ -127,10 +131,10 @@ def natively(native: bool) -> Iterator[None]:
 
 
 class KeepLines(GraphRewriter):
-    """A rewriter that changes nothing but lets traces follow replacements; place it first.
+    """A rewriter that only attaches a `LineKeeper`; place it first.
 
-    Many rewrites put nodes in place of others without a word about where those came from. Whatever replaces
-    a variable was built by the line that built it.
+    Many rewrites replace a variable without copying the trace that says where it was built. The line that
+    built the old variable is the one to name for the new variable, too.
     """
 
     def add_requirements(self, fgraph):
@@ -141,10 +145,10 @@ class KeepLines(GraphRewriter):
 
 
 class RefuseWrong(GraphRewriter):
-    """A rewriter that changes nothing but refuses what PyTensor has built wrong; place it first."""
+    """A rewriter that only refuses graphs in which PyTensor has built wrong gradients; place it first."""
 
     def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Raise NotImplementedError for such a graph; errors of ``apply`` would be warnings."""
+        """Raise NotImplementedError for such a graph; raised by ``apply``, it would become a warning."""
         check_until_gradients(fgraph.outputs)
 
     def apply(self, fgraph: FunctionGraph) -> None:
@@ -152,7 +156,7 @@ class RefuseWrong(GraphRewriter):
 
 
 class LineKeeper(Feature):
-    """Give what replaces a variable its trace, if it has none."""
+    """A feature of graphs that gives a new variable without a trace that of the variable it replaces."""
 
     def on_attach(self, fgraph):
         # One is enough, and inner rewriters may ask again.
@@ -168,9 +172,10 @@ class NearShapeFeature(ShapeFeature):
     """Shapes of all variables, merged where that is easy to decide, which takes linear time in deep graphs.
 
     When a node is replaced, the shape of the new result is merged with that of the old one, unless one
-    depends on the other. PyTensor 3.0 looks for that through everything the old shape was computed from,
-    which takes quadratic time in a deep graph: half the compilation of 2,000 nodes. Here it looks a little
-    way, and then keeps what the new node says of its own shape.
+    depends on the other. PyTensor 3.0 looks for such a dependence through everything that the old shape was
+    computed from, which takes quadratic time in a deep graph: half the compilation of 2,000 nodes. This
+    feature looks through `NEAR` variables; if there are more, it keeps the shape that the new node gives for
+    itself.
     """
 
     def get_node_infer_shape(self, node):
@@ -189,30 +194,31 @@ class NearShapeFeature(ShapeFeature):
 
 
 class NearShapes(GraphRewriter):
-    """Attach `NearShapeFeature`; PyTensor's own rewriter takes it off again."""
+    """A rewriter that attaches `NearShapeFeature`; PyTensor's own rewriter removes it at the end."""
 
     def apply(self, fgraph):
         fgraph.attach_feature(NearShapeFeature())
 
 
 class SuperviseQuickly(GraphRewriter):
-    """A rewriter that changes nothing but how a graph's `Supervisor` looks; place it first."""
+    """A rewriter that only puts `QuickValidation` in place of a `Supervisor`'s check; place it first."""
 
     def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Exchange the supervisor, if the graph has one."""
+        """Exchange the check of the supervisor, if the graph has one."""
         for feature in list(fgraph._features):
             if type(feature) is Supervisor:
-                feature.on_validate = QuickLook(feature.protected)
+                feature.on_validate = QuickValidation(feature.protected)
 
     def apply(self, fgraph: FunctionGraph) -> None:
         """Change nothing."""
 
 
 class AsPerformed(GraphRewriter):
-    """Put in place of results what `as_performed` makes of them; an update keeps its variable's dtype.
+    """A rewriter that gives Ops the dtypes in which they compute; see `as_performed`.
 
-    So do all results of a graph ``inside`` an Op, which has declared them. A graph for which there is no such
-    thing stays as it is: the implementation of its running sum refuses that.
+    The new value of a shared variable is converted to the variable's dtype. A graph ``inside`` an Op is left
+    as it is if a result would get another dtype than the Op has declared. A graph in which a node cannot take
+    the wider numbers is left too; then the implementation of its running sum raises an error.
     """
 
     def __init__(self, inside: bool = False):
@@ -244,11 +250,11 @@ def _differ(one: Any, other: Any) -> bool:
     return getattr(one.type, "dtype", None) != getattr(other.type, "dtype", None)
 
 
-class QuickLook:
-    """Look after a change whether a node overwrites what the caller keeps: protected inputs, or an output.
+class QuickValidation:
+    """Check after a change that no node overwrites a protected input, or an output, of the graph.
 
-    PyTensor's `Supervisor` asks that of inputs and outputs one by one, which in a network with hundreds of
-    parameters takes as long as the replacements. The same answer is in one table.
+    PyTensor's `Supervisor` looks for each protected variable one by one, which in a network with hundreds of
+    parameters takes as long as the replacements. This finds them all in one table.
     """
 
     def __init__(self, protected: Any):

@@ -26,26 +26,26 @@ from synk.compile.programs.text.program import Program
 
 
 class Linked(NamedTuple):
-    """A function of PyTensor without what surrounds its program."""
+    """A function that PyTensor would compile, reduced to its program and the cells of its values."""
 
     run: Callable[[Sequence[Any]], list[Any]]  # values of the inputs -> those of outputs, then updates
     program: Program
     cells: list[list[Any]]  # the values of inputs, then of the shared variables that it reads or updates
-    updates: dict[int, int]  # positions among results, and of the cells that they go to
-    n_outputs: int  # the first ones of the results
+    updates: dict[int, int]  # position of a new value among the results -> position of its cell
+    n_outputs: int  # results before those of updates
 
 
 def rewritten(
     inputs: Sequence[Variable], outputs: Sequence[Variable], updates: Sequence[tuple[Any, Any]], mode: Mode
 ) -> FunctionGraph:
-    """Return the graph that ``pytensor.function`` would link in such a mode."""
+    """Return the rewritten graph that ``pytensor.function`` would link in this mode."""
     return pytensor.function(
         list(inputs), list(outputs), updates=list(updates), mode=_Rewriting(mode), on_unused_input="ignore"
     )
 
 
 class _Maker(FunctionMaker):
-    """Make no function of a graph that is rewritten, but return it."""
+    """A maker of functions that returns the rewritten graph instead of a function."""
 
     def create(self, *_: Any) -> Any:
         return self.fgraph
@@ -63,7 +63,7 @@ class _Rewriting(Mode):
 
 
 def linked(graph: FunctionGraph, mode: Mode) -> Linked:
-    """Link a rewritten graph; its shared variables keep their values where they are."""
+    """Compile a rewritten graph for this process; its shared variables keep their storage."""
     storage = [getattr(getattr(one, "container", None), "storage", [None]) for one in graph.inputs]
     with config.change_flags(traceback__limit=config.traceback__compile_limit):
         vm, cells, _ = mode.linker.accept(graph).make_thunk(input_storage=storage)
@@ -78,10 +78,10 @@ def dumps(graph: FunctionGraph, share: Callable[[Any], int]) -> bytes:
 
 
 def loads(payload: bytes, shared: Callable[[int], Any]) -> FunctionGraph:
-    """Return the graph that `dumps` was given, made anew; see `serialize.loads`."""
+    """Return a copy of the graph that `dumps` was given; see `serialize.loads`."""
     updates, content = pickle.loads(payload)
     inputs, outputs = serialize.loads(content, shared)
     graph = FunctionGraph(inputs, outputs, clone=False, update_mapping=updates)
-    # Who reads an array comes before who overwrites it.
+    # Sorts nodes that read an array before the node that overwrites it.
     graph.attach_feature(DestroyHandler())
     return graph

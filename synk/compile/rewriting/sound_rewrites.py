@@ -1,6 +1,6 @@
-"""Run rewrites of PyTensor that are wrong for some graphs only where they hold.
+"""Run PyTensor's rewrites that are wrong for some graphs on all other graphs.
 
-PyTensor's rewriter, excluded by name -> the same, for graphs where it holds
+PyTensor's rewriter, excluded by name -> the same, without the nodes for which it is wrong
 terms of sums, cast                   -> PyTensor's search for Gemm
 """
 
@@ -24,14 +24,14 @@ REAL = ("float16", "float32", "float64")
 
 
 class CastTerms(GraphRewriter):
-    """Cast terms of sums and factors to the dtype of the result, which changes no number.
+    """Cast terms of sums, and factors, to the dtype of the result, which changes no number.
 
     PyTensor's search for Gemm drops terms of another dtype than their sum's: in 3.0 to 3.3
     ``k + (z - 0.25 * (a @ a))`` loses an integer matrix ``k``.
     """
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Cast, if the graph has a product of matrices at all."""
+        """Cast the terms, if the graph has any product of matrices."""
         nodes = fgraph.toposort()
         if not any(isinstance(node.op, Dot) for node in nodes):
             return
@@ -47,7 +47,10 @@ class CastTerms(GraphRewriter):
 
 
 def _opened(node: Apply) -> bool:
-    """Tell whether the search looks into a sum or product: not into one with a mask, or of two arrays."""
+    """Tell whether PyTensor's search for Gemm looks at the terms of a sum, or at the factors of a product.
+
+    Of products it skips those of two arrays, and those with an array of integers or truth values.
+    """
     if not isinstance(node.op, Elemwise):
         return False
     if not isinstance(node.op.scalar_op, Mul):
@@ -64,7 +67,7 @@ def _as_dtype(term: Variable, dtype: str) -> Variable:
 
 @node_rewriter([Scan])
 def reduce_trace_of_known_length(fgraph, node):
-    """Keep only the rows of a loop that are read, unless ``until`` may end it before those are there."""
+    """Keep only the rows of a Scan that are read, unless ``until`` may end it before it has made them."""
     info = node.op.info
     initial = [0] * info.n_mit_mot + [-min(taps) for taps in info.mit_sot_in_slices] + [1] * info.n_sit_sot
     initial += [0] * (len(node.outputs) - len(initial))
@@ -75,7 +78,10 @@ def reduce_trace_of_known_length(fgraph, node):
 
 
 def _read_from_its_end(fgraph: FunctionGraph, trace: Variable, initial: int) -> bool:
-    """Tell whether a trace is read as a whole, without its initial rows, or in its last row."""
+    """Tell whether every reader takes the last row of a trace, or all rows behind some of the initial ones.
+
+    A loop that ends early has these rows, too.
+    """
     for client, _ in fgraph.clients[trace]:
         if not isinstance(client.op, Subtensor):
             continue
@@ -97,7 +103,7 @@ def _number(index) -> int | None:
 
 
 def _unless(wrong: Callable[[Apply], bool], rewriter: NodeRewriter) -> NodeRewriter:
-    """Return a rewriter of nodes without those for which it is wrong."""
+    """Return a rewriter that does what ``rewriter`` does, except to nodes of which ``wrong`` is true."""
 
     @node_rewriter(rewriter.tracks())
     def guarded(fgraph, node):
@@ -113,12 +119,19 @@ def _compares_with_itself(node: Apply) -> bool:
 
 
 def _counts(node: Apply) -> bool:
-    """Tell whether a reduction widens integers, which the number of repeats times one of them would not."""
+    """Tell whether a reduction has another dtype than its elements.
+
+    PyTensor multiplies a repeated element by the number of repeats, in the dtype of the element, where it may
+    wrap.
+    """
     return node.inputs[0].type.dtype != node.outputs[0].type.dtype
 
 
 def _wraps_before(node: Apply) -> bool:
-    """Tell whether what a reduction combines wraps in a dtype of its own: ``sum(3 * x)`` of narrow ``x``."""
+    """Tell whether elements of a reduction wrap before they are combined in a wider dtype.
+
+    In ``sum(3 * x)`` of narrow ``x``, the products do; ``3 * sum(x)`` would not.
+    """
     reduced, result = node.inputs[0], node.outputs[0]
     if _discrete(reduced) and (isinstance(node.op, Prod) or reduced.type.dtype != result.type.dtype):
         return True
@@ -127,12 +140,15 @@ def _wraps_before(node: Apply) -> bool:
 
 
 def _wraps_inside(node: Apply) -> bool:
-    """Tell whether sums of sums, or products of products, wrap in integers of two dtypes."""
+    """Tell whether a reduction has integers of another dtype than its result.
+
+    If the integers are themselves the result of a reduction, that one wraps in its own dtype.
+    """
     return _discrete(node.inputs[0]) and node.inputs[0].type.dtype != node.outputs[0].type.dtype
 
 
 def _regroups_narrow(node: Apply) -> bool:
-    """Tell whether a sum or a product of many terms has terms that would meet in a narrower integer dtype."""
+    """Tell whether regrouping terms of sums or products could combine some in a narrower integer dtype."""
     family = next((one for one in FAMILIES if node.op in one), ())
     result, terms, n_narrow = node.outputs[0], list(node.inputs), 0
     while terms:
@@ -148,7 +164,10 @@ def _regroups_narrow(node: Apply) -> bool:
 
 
 def _near(node: Apply) -> Iterator[Variable]:
-    """Yield what a pattern of two or three Ops is about: inputs, and what they are computed from."""
+    """Yield a node's inputs, and the variables that elementwise Ops compute them from, two Ops deep.
+
+    So far the patterns of PyTensor's rewrites reach.
+    """
     for one in node.inputs:
         yield one
         for two in one.owner.inputs if one.owner and isinstance(one.owner.op, Elemwise) else ():
@@ -157,12 +176,12 @@ def _near(node: Apply) -> Iterator[Variable]:
 
 
 def _widens(node: Apply) -> bool:
-    """Tell whether integers become wider, or floats, nearby: ``exp(x + y)`` of bytes wraps."""
+    """Tell whether a node, or one near it, converts integers: they may wrap, as in ``exp(x + y)``."""
     return any(_narrower(one, node.outputs[0]) for one in _near(node))
 
 
 def _has_integers(node: Apply) -> bool:
-    """Tell whether there are integers nearby, the smallest of which has no absolute value."""
+    """Tell whether a node has integers near it; the smallest integer of a dtype has no absolute value."""
     return any(_discrete(one) and not isinstance(one, Constant) for one in _near(node))
 
 
@@ -176,7 +195,7 @@ def _discrete(variable: Variable) -> bool:
 
 
 def _narrower(variable: Variable, result: Variable) -> bool:
-    """Tell whether a variable has integers of another dtype than a result: as itself, it may wrap."""
+    """Tell whether a variable has integers of another dtype than a result, so that they may wrap in it."""
     other = getattr(variable.type, "dtype", None) != getattr(result.type, "dtype", None)
     return other and _discrete(variable) and not isinstance(variable, Constant)
 

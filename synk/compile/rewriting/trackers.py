@@ -31,12 +31,12 @@ PARTS = (
 
 
 class ForgetOps(GraphRewriter):
-    """A rewriter that changes nothing, but lets others forget what they have met; place it last.
+    """A rewriter that only clears what other rewriters have noted about Ops; place it last.
 
     Parameters
     ----------
     kept : GraphRewriter, optional
-        A rewriter that is kept, beside those of PyTensor's database.
+        A rewriter whose notes are cleared, beside those of PyTensor's database.
     """
 
     def __init__(self, kept: GraphRewriter | None = None):
@@ -44,13 +44,13 @@ class ForgetOps(GraphRewriter):
         self._own = tuple(trackers(kept, set()))
 
     def apply(self, fgraph):
-        """Clear the notes."""
+        """Clear the notes of all these rewriters."""
         for tracker in (*lasting_trackers(), *self._own):
             tracker.get_trackers.cache_clear()
 
 
 def forgetful(sequence: Any) -> GraphRewriter:
-    """Return a sequence of rewriters, to be kept, that forgets the Ops of each graph at its end."""
+    """Let a sequence of rewriters, which lives on, forget the Ops of each graph at its end; return it."""
     sequence.append(ForgetOps(sequence))
     return sequence
 
@@ -62,7 +62,10 @@ def lasting_trackers() -> tuple[OpToRewriterTracker, ...]:
 
 
 def trackers(part: Any, seen: set[int]) -> Iterator[OpToRewriterTracker]:
-    """Yield what notes rules by Op: of a rewriter or a database, and of all in it that are not ``seen``."""
+    """Yield the trackers of a rewriter or a database, and of its parts that are not among the ids ``seen``.
+
+    A tracker notes for each Op the rules that apply to it.
+    """
     if part is None or id(part) in seen:
         return
     seen.add(id(part))

@@ -1,7 +1,7 @@
-"""Gradients of loops that end by ``until``, which PyTensor before 3.1.1 computes of the wrong steps.
+"""Refuse gradients of loops that end by ``until``: PyTensor before 3.1.1 takes them over wrong steps.
 
-There a gradient counts the rows of the loop's first state, the initial ones included, as steps, and goes
-back over the sequences from that many; PyTensor's pull request 2217 mended it. Such a graph is refused.
+It takes the number of rows of the loop's first state for the number of steps, though initial rows are among
+them, and goes back over the sequences from there. PyTensor's pull request 2217 mended it.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ WRONG = release_of(pytensor.__version__) < MENDED
 
 
 def check_until_gradients(outputs: Iterable[Variable]) -> None:
-    """Raise NotImplementedError if a graph has a gradient that this PyTensor takes of the wrong steps."""
+    """Raise NotImplementedError if a graph has a gradient that this version of PyTensor computes wrong."""
     for variable in ancestors(list(outputs)) if WRONG else ():
         loop = _loop_gone_back_over(variable.owner) if variable.owner is not None else None
         if loop is not None:
@@ -35,7 +35,10 @@ def check_until_gradients(outputs: Iterable[Variable]) -> None:
 
 
 def _loop_gone_back_over(node: Apply) -> Apply | None:
-    """Return the loop of ``x[outputs[0].shape[0] - 1 :: -1]``, which is how the gradient goes back."""
+    """Return the loop of ``x[outputs[0].shape[0] - 1 :: -1]``, by which gradients reverse sequences.
+
+    None if a node is of another form.
+    """
     if not isinstance(node.op, Subtensor) or len(node.inputs) != 3:
         return None
     length = _through(node.inputs[1], ScalarFromTensor)

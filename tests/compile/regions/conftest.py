@@ -8,11 +8,11 @@ from synk.compile.regions.functions import RegionFunction
 @pytest.fixture
 def gave_up(monkeypatch):
     """Return the regions that gave up."""
-    found, otherwise = [], RegionFunction._otherwise
+    found, otherwise = [], RegionFunction._retry
 
     def noted(self, inputs):
         found.append(self)
         return otherwise(self, inputs)
 
-    monkeypatch.setattr(RegionFunction, "_otherwise", noted)
+    monkeypatch.setattr(RegionFunction, "_retry", noted)
     return found

@@ -103,7 +103,7 @@ def kinds_of(pair: Pair) -> Iterator[str]:
 def compared(seeds: Sequence[tuple[int, ...]], size: int = CHUNK) -> Iterator[Report]:
     """Compare graphs chunk by chunk, and yield the report after each."""
     report = Report()
-    whole, otherwise = RegionFunction.__call__, RegionFunction._otherwise
+    whole, otherwise = RegionFunction.__call__, RegionFunction._retry
 
     def counted(self: Any, *inputs: Any, out: Any = None) -> Any:
         report.calls += 1
@@ -113,7 +113,7 @@ def compared(seeds: Sequence[tuple[int, ...]], size: int = CHUNK) -> Iterator[Re
         report.gave_up += 1
         return otherwise(self, inputs)
 
-    RegionFunction.__call__, RegionFunction._otherwise = counted, noted  # type: ignore[method-assign]
+    RegionFunction.__call__, RegionFunction._retry = counted, noted  # type: ignore[method-assign]
     try:
         with warnings.catch_warnings(), compiled_together() as compilation:
             warnings.simplefilter("ignore")
@@ -121,7 +121,7 @@ def compared(seeds: Sequence[tuple[int, ...]], size: int = CHUNK) -> Iterator[Re
                 chunk(seeds[first : first + size], compilation, report)
                 yield report
     finally:
-        RegionFunction.__call__, RegionFunction._otherwise = whole, otherwise  # type: ignore[method-assign]
+        RegionFunction.__call__, RegionFunction._retry = whole, otherwise  # type: ignore[method-assign]
 
 
 def main() -> None:

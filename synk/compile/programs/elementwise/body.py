@@ -1,4 +1,4 @@
-"""Turn a node of scalar Ops into the body of a kernel: what happens to one element, and how lengths match.
+"""Turn a node of scalar Ops into the body of a kernel: the statements for one element, in C or CUDA.
 
 Elemwise node -> Body -> loops in C (`synk.compile.regions.walks`), or cuda_source
 """
@@ -14,7 +14,7 @@ from pytensor.scalar.loop import ScalarLoop
 
 import synk.compile.programs.elementwise.templates_math  # noqa: F401  registers its templates
 from synk.compile.programs.elementwise.chain_writer import NoTemplate, Value, Writer, type_name
-from synk.compile.programs.elementwise.dialect import Dialect, of_few
+from synk.compile.programs.elementwise.dialect import Dialect, with_slower
 from synk.compile.programs.elementwise.templates import template
 
 
@@ -25,11 +25,11 @@ class Operand:
     Attributes
     ----------
     dtype : str
-        Element type.
+        Type of its elements in the body.
     broadcast : tuple of bool
-        By axis, whether the one element along it serves all.
+        For each axis, whether its length is 1, so that the one element is used at all places along it.
     stored : str
-        "float16" or "bfloat16" where a float32 is read from, and rounded to, one of these in memory.
+        "float16" or "bfloat16" if the elements, float32 in the body, have this type in memory.
     """
 
     dtype: str
@@ -39,7 +39,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Body:
-    """One element's work: inputs are named ``x0, x1, ...``.
+    """The statements that compute one element of each output; elements of inputs are ``x0, x1, ...``.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Body:
     lines : tuple of str
         Statements.
     results : tuple of str
-        What each output gets.
+        The expression of each output's element.
     functions : frozenset of (str, str, int)
         Mathematical functions called; see `Writer`.
     constants : tuple of (str, str)
-        Dtypes and texts of ``c0, c1, ...``.
+        Dtypes and literals of the parameters ``c0, c1, ...``.
     repeats : bool
-        Whether some of the lines run again and again.
+        Whether some of the lines are in a loop.
     """
 
     inputs: tuple[Operand, ...]
@@ -74,14 +74,14 @@ class Body:
 def elemwise_body(
     node: Apply, dialect: Dialect, reads: Sequence[str] = (), gives: Sequence[str] = ()
 ) -> Body:
-    """Write the body of an Elemwise node, or of one scalar Op.
+    """Write the body of an Elemwise node, or of a node of one scalar Op.
 
     Parameters
     ----------
     node : Apply
     dialect : Dialect
     reads, gives : sequence of str, optional
-        How inputs and outputs are stored, as of `Operand`; CUDA alone knows of it.
+        ``Operand.stored`` of each input and output; for CUDA alone.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _operands(variables: Sequence[Any], stored: Sequence[str]) -> tuple[Operand,
 def apply_scalar_op(
     scalar_op: Any, write: Writer, inputs: Sequence[Value], dtypes: Sequence[str]
 ) -> list[Value]:
-    """Write a scalar Op, or all those of a Composite or of a loop, and return its outputs."""
+    """Write the statements of a scalar Op, a Composite or a ScalarLoop; return the values of its outputs."""
     for dtype in (*(value.dtype for value in inputs), *dtypes):
         type_name(dtype)  # refuses those that kernels do not compute in
     if isinstance(scalar_op, Composite):
@@ -146,7 +146,7 @@ def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Va
 def _apply_loop(
     scalar_op: ScalarLoop, write: Writer, inputs: Sequence[Value], dtypes: Sequence[str]
 ) -> list[Value]:
-    """Write the steps of one element, until it is done if it may be; of no steps, it is not."""
+    """Write the loop of a ScalarLoop for one element; return its states, then whether ``until`` ended it."""
     n_steps, *given = inputs
     if write.dialect.name != "C" or not (scalar_op.is_while or n_steps.text.rstrip("L").isdigit()):
         raise NoTemplate("a number of steps that must not be negative, which Python says")
@@ -155,17 +155,17 @@ def _apply_loop(
     states = [write.let_later(value, dtype) for value, dtype in zip(begin, dtypes, strict=True)]
     with write.steps(f"i < {n_steps}" + f" && !{states[-1]}" * scalar_op.is_while):
         # Elements take their steps one by one, so functions are not computed on vectors.
-        write.dialect, dialect = of_few(write.dialect), write.dialect
+        write.dialect, dialect = with_slower(write.dialect), write.dialect
         results = _apply_graph(scalar_op.fgraph, write, [*states[:n_states], *given[n_states:]])
         write.dialect = dialect
-        # Whether it is done first: that may be a state, as it was before the step.
+        # The last result, whether the loop ends, is set first: it may be a state as it was before the step.
         for state, result in reversed(list(zip(states, results, strict=True))):
             write.set(state, result)
     return states
 
 
 def element(body: Body, name: str, qualifiers: str) -> str:
-    """Return the function, in C or CUDA, that computes one element."""
+    """Return the text of the function, in C or CUDA, that computes one element."""
     reads = [f"const {type_name(o.dtype)} x{i}" for i, o in enumerate(body.inputs)]
     reads += [f"const {type_name(dtype)} c{i}" for i, (dtype, _) in enumerate(body.constants)]
     writes = [f"{type_name(o.dtype)} *y{i}" for i, o in enumerate(body.outputs)]

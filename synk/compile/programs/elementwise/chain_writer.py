@@ -23,7 +23,7 @@ class NoTemplate(NotImplementedError):
 
 
 class Value(NamedTuple):
-    """An atom of the text, such as ``t3`` or ``1.5f``, with its dtype."""
+    """A name or a literal in the text, such as ``t3`` or ``1.5f``, with its dtype."""
 
     text: str
     dtype: str
@@ -37,7 +37,7 @@ SOME = 256  # steps between two looks for signals
 
 
 class Writer:
-    """Statements, each of which names one value.
+    """The statements of a body while it is written; each names one value.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class Writer:
     functions : set of (str, str, int)
         Mathematical functions called: name for double, dtype, number of arguments.
     constants : list of (str, str)
-        Dtype and text of each that is a parameter, ``c0, c1, ...``.
+        Dtypes and literals of the constants that are parameters, ``c0, c1, ...``.
     repeats : bool
-        Whether there are `steps`.
+        Whether some statements are in a loop, see `steps`.
     """
 
     def __init__(self, dialect: Dialect):
@@ -59,24 +59,24 @@ class Writer:
         self.repeats = False
 
     def let(self, expression: str, dtype: str) -> Value:
-        """Name the value of ``expression``, of type ``dtype``."""
+        """Add a statement that names the value of ``expression``, of type ``dtype``."""
         name = f"t{len(self.lines)}"
         self.lines.append(f"const {type_name(dtype)} {name} = {expression};")
         return Value(name, dtype)
 
     def let_later(self, start: Value, dtype: str) -> Value:
-        """Name a value of type ``dtype`` that steps `set`."""
+        """Add a statement that names a variable of type ``dtype``, which later statements `set`."""
         name = f"t{len(self.lines)}"
         self.lines.append(f"{type_name(dtype)} {name} = {start};")
         return Value(name, dtype)
 
     def set(self, name: Value, value: Value) -> None:
-        """Give another value to what was named by `let_later`."""
+        """Add a statement that assigns a value to a variable named by `let_later`."""
         self.lines.append(f"{name} = {value};")
 
     @contextmanager
     def steps(self, condition: str) -> Iterator[None]:
-        """Repeat what is written inside for i = 0, 1, ..., while a condition holds."""
+        """Put the statements of this context into a loop over i = 0, 1, ..., while a condition holds."""
         self.repeats = True
         self.lines.append(f"for (long i = 0; {condition}; i++) {{")
         self.lines.append(f"if (i % {SOME} == 0 && !goes_on()) break;")
@@ -84,14 +84,14 @@ class Writer:
         self.lines.append("}")
 
     def literal(self, value, dtype: str) -> Value:
-        """Return a constant."""
+        """Return a number of type ``dtype`` as a literal."""
         type_name(dtype)
         return Value(self.dialect.literal(value, dtype), dtype)
 
     def constant(self, value, dtype: str) -> Value:
-        """Return a constant of the graph: in C one that few graphs have is a parameter.
+        """Return a constant of the graph: a literal, or in C a parameter unless many graphs have the number.
 
-        So loops that differ only in such numbers are compiled once.
+        Loops that differ only in their parameters are compiled once.
         """
         literal = self.literal(value, dtype)
         if self.dialect.name != "C" or not dtype.startswith("float") or value in COMMON:

@@ -27,11 +27,11 @@ TAG = "numpy_kernels"
 TAGS = {"C": TAG, "CUDA": "cuda_kernels"}  # by name of the dialect
 
 
-class Apart(ScalarOp):
-    """Stands for a scalar Op that must stay outside of Composites: it has no code."""
+class NotFused(ScalarOp):
+    """A scalar Op without C code, which hides one that must not be fused from PyTensor's fusion."""
 
     def __init__(self, scalar_op: ScalarOp):
-        super().__init__(name=f"apart({scalar_op})")
+        super().__init__(name=f"not_fused({scalar_op})")
         self.nin, self.nout = scalar_op.nin, scalar_op.nout
 
     # Scalar Ops of one class are equal, but these stand for different ones.
@@ -52,33 +52,33 @@ class KernelFusion(FusionOptimizer):
     ----------
     dialect : Dialect
         Language of the kernels.
-    apart : callable, optional
-        Returns, of nodes in the order they run, variables whose nodes must stay by themselves.
+    excluded : callable, optional
+        Takes the nodes in the order they run; returns variables whose nodes must not be fused.
     """
 
     def __init__(
-        self, dialect: Dialect, apart: Callable[[Sequence[Apply]], Collection[Variable]] | None = None
+        self, dialect: Dialect, excluded: Callable[[Sequence[Apply]], Collection[Variable]] | None = None
     ):
         super().__init__()
-        self.dialect, self.apart = dialect, apart
+        self.dialect, self.excluded = dialect, excluded
 
     def apply(self, fgraph):
-        with self._apart(fgraph):
+        with self._hidden(fgraph):
             return super().apply(fgraph)
 
     @contextmanager
-    def _apart(self, fgraph: FunctionGraph) -> Iterator[None]:
-        apart = () if self.apart is None else self.apart(fgraph.toposort())
+    def _hidden(self, fgraph: FunctionGraph) -> Iterator[None]:
+        excluded = () if self.excluded is None else self.excluded(fgraph.toposort())
         # The Op is exchanged in the node itself: a new node would have all rewrites look at the graph again.
         hidden = [
             (node, node.op)
             for node in fgraph.apply_nodes
             if isinstance(node.op, Elemwise)
-            and (not has_template(node, self.dialect) or any(v in apart for v in node.outputs))
+            and (not has_template(node, self.dialect) or any(v in excluded for v in node.outputs))
         ]
         try:
             for node, op in hidden:
-                node.op = Elemwise(Apart(op.scalar_op), op.inplace_pattern)
+                node.op = Elemwise(NotFused(op.scalar_op), op.inplace_pattern)
             yield
         finally:
             for node, op in hidden:
@@ -91,8 +91,8 @@ def register_fusion(read_on_host: Callable[[Sequence[Apply]], Collection[Variabl
     Parameters
     ----------
     read_on_host : callable
-        Returns, of nodes in the order they run, the variables that are read on the host. Fused with what a
-        GPU computes, a length would come from there.
+        Takes the nodes in the order they run; returns the variables that are read on the host, which are not
+        fused: a GPU would compute them, and each read would wait for it.
     """
     fusions = {
         "C": KernelFusion(native_dialect()),

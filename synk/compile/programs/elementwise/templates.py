@@ -22,7 +22,7 @@ from synk.compile.programs.elementwise.chain_writer import NoTemplate, Value, Wr
 
 @singledispatch
 def template(scalar_op: Any, write: Writer, inputs: list[Value], dtype: str) -> str:
-    """Return the expression that computes ``scalar_op``."""
+    """Return the expression that computes ``scalar_op``; raise NoTemplate if there is none."""
     raise NoTemplate(f"no template for {scalar_op}")
 
 
@@ -37,19 +37,19 @@ def is_float(dtype: str) -> bool:
 
 
 def need_float(dtype: str) -> None:
-    """Refuse what NumPy computes for floating-point numbers only."""
+    """Raise NoTemplate unless the dtype is a floating-point one that kernels compute in."""
     if not is_float(dtype):
         raise NoTemplate(f"computed in floating point, not in {dtype}")
 
 
 def need_number(dtype: str) -> None:
-    """Refuse bool, which NumPy has no such operation for."""
+    """Raise NoTemplate for bool, for which NumPy does not have the operation."""
     if dtype == "bool":
         raise NoTemplate("not defined for bool")
 
 
 def wrap(expression: str, dtype: str) -> str:
-    """Bring the result of unsigned arithmetic back to ``dtype``: overflow of signed numbers is undefined."""
+    """Return the conversion of an unsigned result to ``dtype``: signed numbers must not overflow in C."""
     return f"{expression} != 0" if dtype == "bool" else f"({type_name(dtype)})({expression})"
 
 
@@ -110,7 +110,7 @@ def true_div(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Reciprocal)
 def reciprocal(scalar_op, write, inputs, dtype):
-    """One over x."""
+    """Write one over x."""
     need_float(dtype)
     (x,) = cast(write, inputs, dtype)
     return f"{write.literal(1, dtype)} / {x}"
@@ -127,7 +127,7 @@ def absolute(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Sign)
 def sign(scalar_op, write, inputs, dtype):
-    """-1, 0 or 1; NaN stays."""
+    """Write -1, 0 or 1 by the sign of x; NaN stays."""
     need_number(dtype)
     (x,) = cast(write, inputs, dtype)
     signs = f"({type_name(dtype)})(({x} > 0) - ({x} < 0))"
@@ -193,14 +193,14 @@ def compare(scalar_op, write, inputs, dtype):
 
 @template.register(basic.IsNan)
 def is_nan(scalar_op, write, inputs, dtype):
-    """Write that x is NaN, the one number unequal to itself."""
+    """Write a comparison that is true for NaN, the one number unequal to itself."""
     (x,) = inputs
     return f"{x} != {x}"
 
 
 @template.register(basic.IsInf)
 def is_inf(scalar_op, write, inputs, dtype):
-    """Write that x is infinite."""
+    """Write a comparison that is true for infinities."""
     (x,) = inputs
     if not is_float(x.dtype):
         return "0"

@@ -78,7 +78,10 @@ def power(scalar_op, write, inputs, dtype):
 
 @template.register(basic.RoundHalfAwayFromZero)
 def round_half_away(scalar_op, write, inputs, dtype):
-    """Write the whole part, one further if half or more is left; infinity leaves NaN, which is neither."""
+    """Write the nearest integer, halves away from zero.
+
+    Infinity stays, since the difference to its whole part is NaN, which is not half or more.
+    """
     need_float(dtype)
     (x,) = cast(write, inputs, dtype)
     whole = write.call("trunc", x)
@@ -137,7 +140,7 @@ def _float_remainder(write, x, y):
 
 
 def _float_quotient(write, x, y):
-    """Write NumPy's ``floor_divide``: what is left without the remainder, snapped to the nearest integer."""
+    """Write NumPy's ``floor_divide``: the quotient without the remainder, brought to the nearest integer."""
     dtype = x.dtype
     rest = write.call("fmod", x, y)
     ratio = write.let(f"{x} / {y}", dtype)

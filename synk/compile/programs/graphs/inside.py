@@ -1,7 +1,7 @@
-"""Compile the graphs inside of Ops as the graph around them, in modes that a script chooses.
+"""Let a mode that the script chose compile the graphs inside of Ops as well.
 
-PyTensor compiles them when they first run: for the mode of the configuration, or one of Scan's own, with
-rewrites that the mode around them leaves out because they are wrong.
+PyTensor compiles these when they first run: in the mode of its configuration or in a mode of Scan's own, with
+rewrites that the chosen mode leaves out because they are wrong.
 
     results -> for_mode -> results in which nodes of OpFromGraph are written out, and loops have the mode
 """
@@ -22,9 +22,9 @@ from synk.compile.programs.graphs.substitute import substitute
 
 
 def for_mode(results: Sequence[Variable], mode: Any) -> list[Variable]:
-    """Return ``results``, which are left as they are, of a graph that ``mode`` compiles at any depth.
+    """Return copies of ``results`` in which the inner graphs, at any depth, are compiled in ``mode``.
 
-    A loop keeps the mode that the script gave it.
+    Loops to which the script gave a mode keep it.
     """
     new: dict[Variable, Variable] = {}
     for node in topological(results):

@@ -1,11 +1,12 @@
-"""Take minima of integers and truth values as such, without numbers in reverse, which narrow dtypes lack.
+"""Replace minima that PyTensor builds of negated maxima, whose numbers may overflow in narrow dtypes.
 
     graph, as written -> with_minima -> the same graph, in which -max(-x) is min(x), and argmax(-x) argmax(~x)
 
 PyTensor builds ``x.min()`` of signed integers as ``-max(-x)``, though the lowest has no negative; of unsigned
 ones as ``255 - max(255 - x)``; of truth values as ``~max(~x)``, which is no minimum of the counts that a
-running sum makes of them. It makes a minimum of some of these while it compiles, which it cannot where ranks
-meet in between. ``x.argmin()`` is ``argmax`` of the same. ``~x``, which is ``-x - 1``, has no overflow.
+running sum makes of them. PyTensor turns some of these into minima while it compiles, but not where an
+exchange between ranks stands in between. ``x.argmin()`` is ``argmax`` of the same. ``~x``, which is
+``-x - 1``, has no overflow.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from synk.compile.programs.graphs.width import cumulated
 
 
 def with_minima(results: Sequence[Variable]) -> list[Variable]:
-    """Return ``results``, which are left as they are, of a graph with the minima that its lines ask for."""
+    """Return copies of ``results`` in whose graph negated maxima are minima."""
     new: dict[Variable, Variable] = {}
     for node in topological(results):
         made = (_first_smallest if isinstance(node.op, Argmax) else _minimum)(node, new)
@@ -39,7 +40,10 @@ def with_minima(results: Sequence[Variable]) -> list[Variable]:
 
 
 def _minimum(node: Apply, new: dict[Variable, Variable]) -> Variable | None:
-    """Return the minimum that a node is, of the new graph, or None."""
+    """Return the minimum that a node computes as a negated maximum, or None for other nodes.
+
+    ``new`` maps variables of the old graph to those of the new one, on which the minimum is built.
+    """
     greatest = _reversed(node)
     reduction = None if greatest is None else _reduction(greatest)
     x = None if reduction is None else _reversed(reduction.inputs[0].owner)
@@ -52,16 +56,19 @@ def _minimum(node: Apply, new: dict[Variable, Variable]) -> Variable | None:
 
 
 def _first_smallest(node: Apply, new: dict[Variable, Variable]) -> Variable | None:
-    """Return the place of the smallest element, if that of the largest is one of the reverse, or None."""
+    """Return the position of the smallest element, for an Argmax of negated numbers; None for others."""
     x = _reversed(node.inputs[0].owner)
     if x is None:
         return None
-    # Of a running sum, all its numbers count, of which ~ in a narrow dtype would keep the last bits.
+    # The numbers of a running sum are wide; in the declared narrow dtype, ~ would keep their last bits only.
     return node.op(invert(cast(new.get(x, x), cumulated(x.type.dtype))))
 
 
 def _reversed(node: Apply | None) -> Variable | None:
-    """Return the integers or truth values of which a node has the reverse, or None."""
+    """Return the variable of integers or truth values that a node negates, or None.
+
+    Negated is ``-x``, of unsigned integers the largest one minus ``x``, of truth values ``~x``.
+    """
     if node is None or not isinstance(node.op, Elemwise):
         return None
     x, operation = node.inputs[-1], node.op.scalar_op
@@ -85,7 +92,7 @@ def _is_largest(variable: Variable, dtype: str) -> bool:
 
 
 def _reduction(variable: Variable) -> Apply | None:
-    """Return the node of a maximum, whose reduced axes are kept or not."""
+    """Return the node that computes a variable as a maximum, keeping the reduced axes or not; else None."""
     node = variable.owner
     if node is not None and isinstance(node.op, DimShuffle):
         node = node.inputs[0].owner

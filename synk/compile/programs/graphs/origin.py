@@ -1,8 +1,8 @@
 """Find the line of the user's code that built a node.
 
 PyTensor keeps the stack where a variable was made in ``tag.trace``, and rewrites copy it to what they put
-in its place. Of that stack one frame tells something: the innermost that is not of PyTensor, synk or Python
-itself. Only that one travels, so an error on a worker names it too.
+in its place. The frame to show is the innermost one that is not in PyTensor, synk or Python itself. Only that
+frame travels with a graph, so that an error on a worker names it too.
 
     tag.trace -> user_lines -> pack -> (pickle) -> unpack -> tag.trace
 """
@@ -34,7 +34,7 @@ PACKAGES = ("site-packages", "dist-packages")  # may lie inside Python's own fol
 def user_lines(variable: Variable) -> tuple[Line, ...]:
     """Return the lines of the user's code that built ``variable``.
 
-    Most often one; several where a rewrite merged nodes; none where the stack that PyTensor kept
+    There is most often one; several where a rewrite merged nodes; none where the stack that PyTensor kept
     (``config.traceback__limit`` frames of it) lies in libraries altogether, as it may for gradients.
     """
     try:
@@ -47,7 +47,7 @@ def user_lines(variable: Variable) -> tuple[Line, ...]:
 
 
 def nearest_lines(node: Apply) -> tuple[Line, ...]:
-    """Return the lines that built the nearest of the nodes before ``node`` that has any."""
+    """Return the lines that built ``node``, or else the nearest node before it of which lines are known."""
     waiting, seen = deque([node]), {node}
     while waiting and len(seen) < MAX_SEARCH:
         node = waiting.popleft()
@@ -84,13 +84,13 @@ def shorten(text: str) -> str:
 
 
 def built_as(made: Variable, *values: Variable) -> Variable:
-    """Give a variable the lines of the user's code that built ``values``, and return it."""
+    """Give a new variable the traces of ``values``, from which it is made, and return it."""
     made.tag.trace = [frames for value in values for frames in getattr(value.tag, "trace", [])]
     return made
 
 
 def remade(node: Apply, inputs: Sequence[Variable]) -> Apply:
-    """Return a node on other inputs, with the lines of the user's code that built it."""
+    """Return a copy of a node on other inputs, with its names and traces; the node itself if none differs."""
     if all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
         return node
     made = node.clone_with_new_inputs(list(inputs), strict=False)
@@ -99,21 +99,21 @@ def remade(node: Apply, inputs: Sequence[Variable]) -> Apply:
 
 
 def keep_origin(written: Sequence[Variable], made: Sequence[Variable]) -> None:
-    """Give variables the names of those that the user wrote, and the lines of code."""
+    """Give the new variables ``made`` the names and traces of the ``written`` ones that they replace."""
     for old, new in zip(written, made, strict=True):
         new.name = old.name
         new.tag.trace = getattr(old.tag, "trace", [])
 
 
 def pack(nodes: Sequence[Apply]) -> Packed:
-    """Return the different lines of ``nodes``, and for each node the number of those that it has."""
+    """Return the different tuples of lines that built ``nodes``, and for each node the index of its tuple."""
     numbers: dict[tuple[Line, ...], int] = {}
     order = [numbers.setdefault(user_lines(node.outputs[0]), len(numbers)) for node in nodes]
     return list(numbers), order
 
 
 def unpack(nodes: Sequence[Apply], packed: Packed) -> None:
-    """Put what :func:`pack` returned where PyTensor keeps traces."""
+    """Give nodes the traces that `pack` has returned for them."""
     different, order = packed
     traces = [[[line] for line in lines] for lines in different]
     for node, number in zip(nodes, order, strict=True):
@@ -122,7 +122,10 @@ def unpack(nodes: Sequence[Apply], packed: Packed) -> None:
 
 
 def _innermost(frames: Sequence[Line]) -> tuple[Line, ...]:
-    """Return the innermost frame of the user's, or nothing; an Op that is the user's own did not build it."""
+    """Return the innermost frame of the user's code, or nothing.
+
+    A ``make_node`` is passed over: what applied the user's Op is wanted, not the Op's own code.
+    """
     for frame in frames[::-1]:
         if not _libraries[frame[0]] and frame[2] != "make_node":
             return (frame,)
@@ -130,7 +133,7 @@ def _innermost(frames: Sequence[Line]) -> tuple[Line, ...]:
 
 
 class LibraryFiles(dict):
-    """Tell whether a source file belongs to PyTensor, synk or Python itself, by its name."""
+    """A table that tells of a source file's name whether it belongs to PyTensor, synk or Python itself."""
 
     def __missing__(self, file: str) -> bool:
         inside = file.startswith((*LIBRARIES, "<frozen", "<__array"))

@@ -30,6 +30,6 @@ def traces_of(op: Scan) -> list[Trace]:
 
 
 def _trace(taps_in: Sequence[int], taps_out: Sequence[int]) -> Trace:
-    """Count from the oldest row instead of from the row of the step."""
+    """Return a trace whose rows count from the oldest one; PyTensor's taps count from the step's row."""
     reach = -min(0, *taps_in)
     return Trace(reach, tuple(t + reach for t in taps_in), tuple(t + reach for t in taps_out))

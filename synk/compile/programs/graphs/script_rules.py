@@ -1,4 +1,4 @@
-"""Give other processes the rules that the script has registered for its Ops, or for others.
+"""Send the rules that the script has registered for Ops to other processes.
 
 rules_of_script -> travels with a graph -> learn
 
@@ -23,10 +23,11 @@ OTHERS = *PACKAGES, "builtins", "abc", "typing"  # where bases of the author's O
 
 
 def rules_of_script(kinds: Iterable[type], code: Code) -> list[Rule]:
-    """Return the rules that the script has registered, or that are for its classes.
+    """Return the rules that the script has registered, or that are registered for its classes.
 
-    Of its own classes, only those of ``kinds``, the Ops of a graph; rewrites may bring others' Ops into it.
-    ``code`` notes the rules, and which its own Ops do not have yet.
+    Rules for the script's own classes are returned only for ``kinds``, the classes of a graph's Ops, and
+    their bases; rules for Ops of libraries always, as rewrites may bring these into the graph. ``code`` notes
+    which rules there are, and which tables have none for the script's Ops.
     """
     tables = _tables(len(sys.modules))
     own = {one for kind in kinds for one in kind.__mro__ if not one.__module__.startswith(OTHERS)}
@@ -37,7 +38,7 @@ def rules_of_script(kinds: Iterable[type], code: Code) -> list[Rule]:
 
 
 def unsendable(rules: Iterable[Rule], error: Exception) -> str:
-    """Say which rule cannot be pickled."""
+    """Return the message that says which rule cannot be pickled."""
     for table, kind, implementation in rules:
         try:
             dumps(implementation)
@@ -51,7 +52,7 @@ def unsendable(rules: Iterable[Rule], error: Exception) -> str:
 
 
 def learn(rules: Iterable[Rule]) -> None:
-    """Register rules that came with a graph."""
+    """Register the rules that came with a graph in this process."""
     for table, kind, implementation in rules:
         if table.registry.get(kind) is not implementation:
             table.register(kind, implementation)
@@ -66,9 +67,10 @@ def _rules_of_script(tables: Iterable[Any]) -> Iterator[Rule]:
 
 @lru_cache(maxsize=1)
 def _tables(n_modules: int) -> tuple[Any, ...]:
-    """Return all tables of the packages in modules that are imported, of which there are so many.
+    """Return all tables of PyTensor and synk in imported modules.
 
-    Those of other libraries that such a module uses, as Numba's of types, are not ranks' to have.
+    ``n_modules`` is the number of imported modules: the cache holds the answer until it changes. Tables of
+    other libraries that such a module imports, as Numba's, are left out.
     """
     modules = [module for name, module in sys.modules.copy().items() if name.startswith(PACKAGES)]
     found = {

@@ -32,8 +32,8 @@ from synk.values.by_value import Code, CodePickler, is_of_script
 
 Variables = list[Variable]
 
-# Attributes of an Op that belong to this process, and what stands for nothing: its compiled inner function,
-# the closures that build the gradients it was asked for, what a reduction in Python calls, inferred shapes.
+# Attributes of an Op that only this process can use, and their values in a new Op: its compiled inner
+# function, the closures that build its gradients, the ufunc of a reduction, inferred shapes.
 ABSENT = object()
 MADE_HERE: dict[str, Any] = {
     "_fn": None,
@@ -129,7 +129,7 @@ def _dump_rules(pickler: "_GraphPickler") -> None:
 
 
 class _GraphPickler(CodePickler):
-    """Reduce variables, nodes and graphs to calls of the small functions below."""
+    """A pickler that writes variables, nodes and graphs as calls of the small functions below."""
 
     def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int]):
         super().__init__(file)
@@ -186,7 +186,7 @@ class _GraphPickler(CodePickler):
 
 
 class _GraphUnpickler(pickle.Unpickler):
-    """Look shared variables up with ``shared``."""
+    """An unpickler that finds shared variables by the function ``shared``."""
 
     def __init__(self, file, shared: Callable[[int], Any]):
         super().__init__(file)
@@ -199,27 +199,27 @@ class _GraphUnpickler(pickle.Unpickler):
 
 
 def shared_variable(identity: int):
-    """Stand for the lookup of a shared variable; the unpickler puts the caller's in its place."""
+    """Raise LookupError; in a pickle, this name stands for the function that looks up shared variables."""
     raise LookupError(f"shared variable {identity} can be looked up by synk.compile.loads only")
 
 
 def make_variable(kind, name) -> Variable:
-    """Make a root, or an output that its node will claim."""
+    """Return a new variable without an owner; one that is an output gets its node from `make_node`."""
     return kind.make_variable(name)
 
 
 def make_constant(cls, kind, data, name) -> Constant:
-    """Make a constant of the class it had."""
+    """Return a new constant of class ``cls``."""
     return cls(kind, data, name=name)
 
 
 def make_node(op, inputs, outputs) -> Apply:
-    """Make a node; it claims its outputs."""
+    """Return a new node, which becomes the owner of its outputs."""
     return Apply(op, inputs, outputs)
 
 
 def make_python_op(function, inputs, outputs, infer_shape) -> Op:
-    """Make what ``pytensor.wrap_py`` makes of a function."""
+    """Return the Op that ``pytensor.wrap_py`` makes of a function."""
     return FromFunctionOp(function, inputs, outputs, infer_shape)
 
 
@@ -236,7 +236,7 @@ def _is_found(op: FromFunctionOp) -> bool:
 
 
 def make_graph(inputs, nodes, outputs, lines) -> FunctionGraph:
-    """Make an Op's inner graph; ``nodes`` came first so that ``outputs`` have owners."""
+    """Return the inner graph of an Op; ``nodes`` are unpickled before, so that ``outputs`` have owners."""
     unpack(nodes, lines)
     return FunctionGraph(inputs, outputs, clone=False)
 
@@ -247,7 +247,7 @@ def select_output(nodes, owner, index) -> Variable:
 
 
 def without_caches(op: Op) -> Op:
-    """Return a copy of an Op without what it has made in this process."""
+    """Return a copy of an Op without what it has cached for this process."""
     op = copy(op)
     for name in MADE_HERE.keys() & vars(op).keys():
         if MADE_HERE[name] is ABSENT:

@@ -1,11 +1,12 @@
-"""Give Ops that compute in a wider dtype than they declare inputs of that dtype, so that graphs say what is.
+"""Declare the dtypes in which Ops compute, where PyTensor declares narrower ones.
 
     graph, as written -> as_performed -> the same graph, in which declared dtypes are those of ``perform``
 
-NumPy counts truth values and sums narrow integers in 64 bits, and PyTensor's Ops do what NumPy does: a
-running sum of bool, declared bool, is int64. What only moves the numbers, such as an index, keeps them;
-what computes by element, or reduces, gives the dtype that it declares. C loops, buffers between ranks and
-shared variables go by declared dtypes, and would wrap.
+NumPy counts truth values and sums narrow integers in 64 bits, and PyTensor's Ops do as NumPy does: a running
+sum of bool, declared bool, is int64. An Op that only moves numbers, such as an index, passes the wide numbers
+on; an elementwise Op or a reduction returns the dtype that it declares. But C loops, buffers between ranks
+and shared variables go by declared dtypes, in which the wide numbers would wrap. So the input of such an Op
+is converted to the wide dtype, and the Op then declares what it computes.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ class TooNarrowError(TypeError):
 
 
 def as_performed(results: Sequence[Variable]) -> list[Variable]:
-    """Return ``results`` of a graph whose declared dtypes are those in which its Ops compute.
+    """Return copies of ``results`` whose graph declares the dtypes in which its Ops compute.
 
     Parameters
     ----------
     results : sequence of Variable
-        Left as they are. Those that keep the numbers of a running sum of narrow integers have another dtype.
+        Left as they are. The copies of those that pass on a running sum of narrow integers have a wider
+        dtype.
 
     Raises
     ------
@@ -78,12 +80,15 @@ def _made(node: Apply, inputs: Sequence[Any]) -> Sequence[Variable]:
 
 
 def cumulated(dtype: str) -> str:
-    """Return the dtype in which NumPy makes running sums and products."""
+    """Return the dtype in which NumPy computes running sums and products of numbers of a dtype."""
     return str(np.cumsum(np.zeros(1, dtype)).dtype) if np.dtype(dtype).kind in "biu" else dtype
 
 
 def _power(node: Apply, inputs: Sequence[Any]) -> Sequence[Variable]:
-    """Convert the base first: PyTensor's rewrites multiply it by itself in its own dtype, which wraps."""
+    """Return a power whose base has the declared dtype.
+
+    PyTensor's rewrites multiply the base by itself in its own dtype, which may wrap.
+    """
     declared = node.outputs[0].type.dtype
     base = inputs[0]
     if base is node.inputs[0] and (
@@ -107,7 +112,7 @@ def _on(node: Apply, inputs: Sequence[Variable]) -> Apply:
 
 
 def refusal(node: Apply, why: str) -> str:
-    """Say that a node cannot have the wide numbers, which line built it, and what to do."""
+    """Return the message that a node cannot take a running sum's wide numbers, with line and remedy."""
     place = f" ({where})" if (where := place_of(node)) else ""
     return (
         f"{node.op}{place}: a running sum or product of narrow integers or truth values is one of 64 bits, "

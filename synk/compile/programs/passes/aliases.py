@@ -1,9 +1,9 @@
-"""Find out which values share memory, and when it is read and overwritten.
+"""Find out which values share memory, and when that memory is read and overwritten.
 
-What a node returns may lie in the memory of an input: a view of it (the Op's ``view_map``) or its new
-content (``destroy_map``). Followed back, every value is in the memory of its root.
+The result of a node may lie in the memory of an input: as a view of it (the Op's ``view_map``) or as its new
+content (``destroy_map``). Followed back from view to input, every value lies in the memory of its root.
 
-    order -> Aliases, which later passes ask and tell what else is overwritten
+    order -> Aliases: later passes ask it, and tell it what else is overwritten
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Aliases:
     def __init__(self, order: Sequence[Apply]):
         self.position = {node: index for index, node in enumerate(order)}
         self.parents: dict[Variable, Variable] = {}  # result -> the input of its node in whose memory it is
-        self.overwritten: set[Variable] = set()  # gone before the program ends
+        self.overwritten: set[Variable] = set()  # values that are lost before the program ends
         self._roots: dict[Variable, Variable] = {}
         self._views: set[Variable] = set()
         self._last_read: dict[Variable, int] = {}  # by root
@@ -30,13 +30,13 @@ class Aliases:
                 self._overwrite(node.inputs[positions[0]])
 
     def root(self, variable: Variable) -> Variable:
-        """Return the value in whose memory ``variable`` is."""
+        """Return the value that owns the memory in which ``variable`` lies."""
         while variable in self._roots:
             variable = self._roots[variable]
         return variable
 
     def is_view(self, variable: Variable) -> bool:
-        """Tell whether ``variable`` may be a part of the memory it is in, or lie otherwise in it."""
+        """Tell whether ``variable`` may be a part of its root's memory, or have other strides."""
         return variable in self._views
 
     def read_last(self, root: Variable, node: Apply) -> bool:
@@ -44,7 +44,7 @@ class Aliases:
         return self._last_read.get(root) == self.position[node]
 
     def take_over(self, output: Variable, source: Variable) -> None:
-        """Note that ``output`` is written over ``source``, which nothing reads any more."""
+        """Note that ``output`` is written into the memory of ``source``, which nothing reads any more."""
         root = self.root(source)
         self._last_read[root] = max(self._last_read[root], self._last_read.get(output, -1))
         self._roots[output] = root
@@ -54,7 +54,10 @@ class Aliases:
         return self._last_read.get(target, -1) < self.position[node]
 
     def sharing(self, outputs: Sequence[Variable], settled: Mapping[int, Variable]) -> set[int]:
-        """Return the outputs in the memory of a target, unless it is theirs and they fill it."""
+        """Return the outputs that lie in an updated input's array, except new values that fill their own.
+
+        ``settled`` maps an output, the new value of an input, to that input.
+        """
         targets = set(settled.values())
         return {
             k

@@ -1,7 +1,7 @@
 """The decisions that passes make about a program, as values: what is written where, and when.
 
-Passes write them, each reading those of the passes before it; `ProgramWriter` reads all of them. This file
-imports no pass that it holds decisions for, so passes name their decisions without naming each other.
+Each pass writes its decisions, and may read those of earlier passes; `ProgramWriter` reads all of them. This
+file imports none of the passes whose decisions it defines, so passes need not import each other.
 
     request -> ProgramPlan, filled in by destination, reuse, finish and others -> ProgramWriter
 """
@@ -24,7 +24,7 @@ from synk.compile.tables import accepts_out
 
 
 class Buffer(NamedTuple):
-    """The array in which an output is formed."""
+    """The array into which an output is written."""
 
     output: Variable
     target: Variable | None  # an input whose array is used if it fits
@@ -40,14 +40,14 @@ class Slot(NamedTuple):
 
 
 class JoinLayout(NamedTuple):
-    """A join whose result is a buffer."""
+    """A join whose pieces are written into a buffer, each at its place, instead of being copied."""
 
     buffer: Buffer
     pieces: tuple[tuple[int, int, bool], ...]  # start, stop, and whether a node has written it there
 
 
 class Destinations(NamedTuple):
-    """The places where values are written."""
+    """The places into which nodes write results, instead of allocating arrays."""
 
     slots: dict[Apply, Slot]
     joins: dict[Apply, JoinLayout]
@@ -60,7 +60,7 @@ Reuse = dict[Apply, list[Variable | None]]
 
 
 class PieceCopy(NamedTuple):
-    """A piece that is copied into its place once it is made."""
+    """The copy of a piece of a join into the buffer, as soon as the piece is made."""
 
     buffer: Buffer
     start: int
@@ -69,11 +69,11 @@ class PieceCopy(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The elements from ``start`` to the end of a buffer, all of which are final now."""
+    """The announcement that all elements of a buffer from ``start`` to its end are final."""
 
     buffer: Buffer
     start: int
-    variable: Variable  # that is updated
+    variable: Variable  # the shared variable whose new value they are
 
 
 # By node: what is done right after it has run.
@@ -103,16 +103,16 @@ class ProgramPlan:
     placed: Placement = field(init=False)  # casts included
     stored: Collection[Variable] = field(init=False, default=())  # values that are kept in 16 bits
     aliases: Aliases = field(init=False)
-    found: Destinations = field(init=False)
+    destinations: Destinations = field(init=False)
     reuse: Reuse = field(init=False)
     actions: Actions = field(init=False, default_factory=dict)  # what is done after which node
 
     def target(self, variable: Variable) -> Variable:
-        """Return the copy of an input in whose array its new value belongs."""
+        """Return the copy of an input, on host or device, into whose array its new value is written."""
         return self.placed.targets.get(variable, variable)
 
     def accepts(self, node: Apply) -> bool:
-        """Tell whether a node may be told where to write its results."""
+        """Tell whether a node's implementation takes ``out=``, arrays to write its results into."""
         on_host = node.outputs[0] in self.placed.on_host
         return not on_host and accepts_out(self.placed.implementations[node], self.xp)
 

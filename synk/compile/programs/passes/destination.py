@@ -1,9 +1,9 @@
-"""Decide which nodes write their results where an output is to live.
+"""Decide which nodes write their results directly into the array of an output.
 
 The value that updates a shared variable belongs in the array that the variable already has: then its
 address is stable, views of it stay valid, and no second array of its size exists. This pass finds the
 nodes that can write there from the start. Where the value is a join of pieces, as a flat gradient is,
-each piece is born in its place:
+each piece is written at its place in the array of the join:
 
     ProgramPlan: order, outputs, updates, aliases -> find_destinations
         -> Slot of each node that writes, JoinLayout of each join
@@ -57,7 +57,7 @@ def find_destinations(plan: ProgramPlan) -> Destinations:
 
 
 class _Claim:
-    """Looks for nodes that can write one output straight into its memory."""
+    """A search for nodes that can write one output directly into its array."""
 
     def __init__(
         self,
@@ -78,9 +78,10 @@ class _Claim:
             self._found.slots[node] = Slot(Buffer(self._output, self._target), 0, prod(shape), shape)
 
     def join(self) -> None:
-        """Let the nodes that compute the pieces of a join write each into its place in one buffer.
+        """Let the nodes that compute the pieces of a join write each at its place in one buffer.
 
-        The buffer is the target if nothing reads that any more when the first of them runs, else a new array.
+        The buffer is the target if nothing reads the target any more when the first of them runs, else a new
+        array.
         """
         node = self._output.owner
         if node in self._found.slots:
@@ -103,7 +104,7 @@ class _Claim:
             self._found.joins[node] = JoinLayout(buffer, tuple(pieces))
 
     def _writer(self, piece: Variable) -> tuple[Apply, tuple[int, ...]] | None:
-        """Return the node that computes ``piece`` and the shape it computes, if it can write elsewhere."""
+        """Return the node that computes ``piece`` and its shape, or None if it cannot write elsewhere."""
         source, shape = _before_regrouping(piece)
         node = source.owner
         lengths = tuple(length for length in shape if length is not None)
@@ -116,7 +117,7 @@ class _Claim:
         return node.outputs[0] not in self._plan.stored and self._plan.accepts(node)
 
     def _lives(self, source: Variable) -> bool:
-        """Tell whether ``source`` may be written elsewhere: it stays as it is, and has no place yet."""
+        """Tell whether ``source`` may be written elsewhere: nothing overwrites it, and it has no place."""
         # A piece that is an output too must not lie in the join: callers and shared variables own theirs.
         piece = isinstance(self._output.owner.op, Join)
         returned = piece and self._aliases.root(source) in self._returned
@@ -125,7 +126,7 @@ class _Claim:
 
 
 def _before_regrouping(variable: Variable) -> tuple[Variable, tuple[int | None, ...]]:
-    """Follow checks and regroupings of axes back to what was computed; return that and its shape."""
+    """Return the variable from which checks and regroupings of axes make this one, and its shape."""
     shape = getattr(variable.type, "shape", ())
     while variable.owner is not None and isinstance(variable.owner.op, (SpecifyShape, *REGROUPS)):
         same = isinstance(variable.owner.op, SpecifyShape)

@@ -1,4 +1,4 @@
-"""Decide when the parts of a join are final, so that others may have them while the rest is computed.
+"""Decide when the parts of a join are final, so that other ranks can get them while the rest is computed.
 
 A flat gradient is formed piece by piece in its array, the last layers first: see ``destination``. A piece is
 final after the last node that reads or writes it. Pieces that no node writes in place are copied there as
@@ -23,7 +23,7 @@ from synk.compile.programs.passes.decisions import Actions, Finish, JoinLayout, 
 
 
 class Announcer(Protocol):
-    """An object that is told which parts of a result are final."""
+    """An object that a program tells which parts of a result are final."""
 
     def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
         """Learn, when a program is made, that it will announce this shared variable's new value."""
@@ -39,9 +39,9 @@ class Announcer(Protocol):
 def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:
     """Decide after which nodes pieces of joins are copied into place, and announced as final.
 
-    Return these actions by node, and the joins, which count those pieces as in place already.
+    Return these actions by node, and the layouts of all joins, in which the copied pieces count as in place.
     """
-    found, aliases, outputs = plan.found, plan.aliases, plan.fgraph.outputs
+    found, aliases, outputs = plan.destinations, plan.aliases, plan.fgraph.outputs
     read = {step.node: step.inputs for step in plan.placed.steps}  # the copies on the node's own side
     updates = {outputs[k]: variable for k, variable in found.settled.items()}
     returned = Counter(aliases.root(output) for output in outputs)
@@ -87,7 +87,7 @@ class _Finder:
             self.pieces.append((start, stop, there))
 
     def actions(self, variable: Variable) -> list[tuple[Apply, PieceCopy | Finish]]:
-        """Return pairs of a node and what is done right after it; copies come first."""
+        """Return pairs of a node and the action right after it; copies come first."""
         position = self._aliases.position
         starts: dict[Apply, int] = {}
         latest = self.nodes[-1] if self._at_the_latest is None else self._at_the_latest
@@ -100,7 +100,7 @@ class _Finder:
         ]
 
     def _last_readers(self) -> Mapping[Variable, Apply]:
-        """Return by owner of the memory the last node that reads from it, other than the join."""
+        """Return for each root the last node, other than the join, that reads its memory."""
         last: dict[Variable, Apply] = {}
         for node in self._aliases.position:  # in the order they run
             if node is not self._join:
@@ -108,10 +108,10 @@ class _Finder:
         return last
 
     def _made(self, variable: Variable, crosses: bool) -> Apply:
-        """Return the first node after which a piece exists.
+        """Return the first node after which a piece can be copied.
 
-        One that ``crosses`` between host and device is copied just before the node that follows its own, so
-        it is looked for after that.
+        A piece that ``crosses`` between host and device is copied across just before the node that follows
+        its own, so it can be used after that one.
         """
         order = list(self._aliases.position)
         if variable.owner is None:

@@ -22,7 +22,7 @@ from synk.compile.tables import DEVICE, FOLLOW, HOST, MOVED, free_inputs, host_i
 
 
 class Transfers(NamedTuple):
-    """Arrays that cross in one call of a program, at most."""
+    """The most arrays that one call of a program copies to the device, and back."""
 
     uploads: int
     downloads: int
@@ -31,11 +31,11 @@ class Transfers(NamedTuple):
 NO_TRANSFERS = Transfers(0, 0)
 
 SCALAR = "scalar"  # a NumPy scalar, for launches on the device
-SMALL = 64  # elements that NumPy handles sooner than a launch starts
+SMALL = 64  # elements: NumPy computes so few in less time than a kernel's launch takes
 
 
 class PlacedStep(NamedTuple):
-    """A line of the program: a node, or a value that crosses to ``to``."""
+    """A line of the program: a node, or the copy of a value to the side ``to``."""
 
     node: Apply | None
     inputs: Sequence[Variable]
@@ -49,9 +49,9 @@ class Placement(NamedTuple):
     steps: Sequence[PlacedStep]
     implementations: dict[Apply, Callable]
     results: Sequence[Variable]  # what the program returns, on the side where it is wanted
-    on_host: Collection[Variable] = ()  # values that are made on the host, and copies there
+    on_host: Collection[Variable] = ()  # values that are made on the host or copied there
     moved: Collection[Apply] = ()  # nodes on the host because the device has no implementation
-    constants: Sequence[PlacedStep] = ()  # crossings that are done once
+    constants: Sequence[PlacedStep] = ()  # copies that are made once, when the graph is compiled
     device_inputs: Sequence[int] = ()  # inputs that are read on the device
     targets: Mapping[Variable, Variable] = {}  # input -> the copy of it that an update may overwrite
     transfers: Transfers = NO_TRANSFERS
@@ -111,7 +111,7 @@ def place(
 
 
 def wanted_on_host(nodes: Sequence[Apply]) -> set[Variable]:
-    """Return the values that nodes read on the host, and those that lengths and shapes are computed from."""
+    """Return the values that nodes read on the host, and lengths and shapes these are computed from."""
     wanted: set[Variable] = set()
     for node in reversed(nodes):
         free, listed = set(free_inputs(node.op, node)), set(host_inputs(node.op, node))
@@ -158,7 +158,7 @@ class _Placer:
         self._moved: set[Apply] = set()
 
     def node(self, node: Apply) -> None:
-        """Choose the side of a node, and bring its inputs there."""
+        """Choose the side of a node, and note the copies of its inputs that it needs there."""
         home = self._side(node)
         implementation = None if home == MOVED else self._implement(node, home)
         if home == MOVED or (home == DEVICE and getattr(implementation, "host_nodes", ()) == (node,)):
@@ -171,7 +171,7 @@ class _Placer:
         self._arguments[node] = self._bring(node, home)
 
     def at(self, variable: Variable, to: str) -> Variable:
-        """Return the copy of a variable on a side: itself, if that is where it is known to be."""
+        """Return the copy of a variable on a side; the variable itself if it is known to be there."""
         if not isinstance(variable.type, DenseTensorType):
             return variable
         if self.home(variable) == to and variable not in self._unsure:
@@ -182,7 +182,7 @@ class _Placer:
         return copies[to]
 
     def target_side(self, variable: Variable) -> str:
-        """Return where the new value of an input is to be."""
+        """Return the side on which the new value of an input must be."""
         return HOST if variable in self._wanted else DEVICE
 
     def finish(self, results, targets) -> Placement:
@@ -220,7 +220,7 @@ class _Placer:
         return HOST if all(fits(v) for v in (*others, *node.outputs)) else DEVICE
 
     def _bring(self, node: Apply, home: str) -> list[Variable]:
-        """Return the copies of a node's inputs that it reads."""
+        """Return for each input of a node the copy that the node reads."""
         listed, free = set(host_inputs(node.op, node)), set(free_inputs(node.op, node))
         arguments = []
         for position, variable in enumerate(node.inputs):

@@ -1,11 +1,11 @@
 """Decide which nodes run only if a condition holds.
 
-An ``IfElse`` takes one of two groups of values. What is needed for one group alone need not be computed
-when the other is taken:
+An ``IfElse`` takes one of two groups of values. Nodes that only one group needs do not run when the other one
+is taken:
 
     graph, order -> plan_lazy -> order with conditions early, guard of each node
 
-Pure: graphs in, decisions out; ``writer`` puts them down as ``if`` blocks. A graph without an
+Pure: graphs in, decisions out; ``program_writer`` writes guards as ``if`` blocks. A graph without an
 ``IfElse`` keeps its order.
 """
 
@@ -25,10 +25,10 @@ Guard = Sequence[tuple[Variable, bool]]  # conditions and the truth that each mu
 def plan_lazy(fgraph: FunctionGraph, order: Sequence[Apply]) -> tuple[list[Apply], dict[Apply, Guard]]:
     """Return an order of the nodes, and the guards of those that are not always needed.
 
-    Conditions come before the nodes they guard; otherwise it is as close to the given ``order`` as can be, in
-    which readers of an array come before the node that destroys it. A node with a guard is to run only where
-    that holds; else its outputs have no value, and nothing reads them. The conditions of a guard are in the
-    order in which they are computed.
+    Conditions come before the nodes they guard; apart from that, the order is as close to the given ``order``
+    as can be, in which readers of an array come before the node that destroys it. A node with a guard runs
+    only where its guard holds; else its outputs have no value, and nothing reads them. The conditions of a
+    guard are in the order in which they are computed.
     """
     if not any(isinstance(node.op, IfElse) for node in order):
         return list(order), {}
@@ -46,9 +46,9 @@ def plan_lazy(fgraph: FunctionGraph, order: Sequence[Apply]) -> tuple[list[Apply
 def find_needs(
     order: Sequence[Apply], outputs: Iterable[Variable], always: Collection[Apply]
 ) -> dict[Apply, set[tuple[Variable, bool]]]:
-    """Return for each node the conditions, with their truth, under which alone it is needed.
+    """Return for each node the conditions, with their truth, under which alone its results are needed.
 
-    ``outputs`` are always needed; the nodes in ``always`` are taken to be.
+    ``outputs`` are always needed, and so are the nodes in ``always``.
     """
     needs: dict[Variable, set] = {variable: set() for variable in outputs}
     found = {}
@@ -79,8 +79,8 @@ def sort(
 ) -> tuple[list[Apply], Apply | None]:
     """Sort nodes so that inputs, conditions and the nodes in ``before`` come first.
 
-    Of the nodes that may come next, the first in ``order`` does; but nodes of one guard stay together. If
-    there is a circle, a node that its conditions keep from running is returned too.
+    Of the nodes that may come next, the first in ``order`` does, except that nodes of one guard stay
+    together. If there is a circle, the second value returned is a node in it that waits for a condition.
     """
     followers: dict[Apply, list[Apply]] = {node: [] for node in order}
     missing = {}
@@ -110,7 +110,7 @@ def _earlier(node: Apply, need: Iterable[tuple[Variable, bool]], before: Mapping
 
 
 class _Ready:
-    """Nodes that may come next."""
+    """The nodes whose predecessors have all been sorted."""
 
     def __init__(self, order: Sequence[Apply], needs: Mapping[Apply, set[tuple[Variable, bool]]]):
         self._order = order
@@ -123,7 +123,7 @@ class _Ready:
         heappush(self._heaps[frozenset(self._needs[node])], self._place[node])
 
     def take(self) -> Apply | None:
-        """Return the next node, one with the needs of the last if it had any; None if there is none."""
+        """Remove and return the next node, if possible one with the last one's conditions; None if empty."""
         heaps = {need: heap for need, heap in self._heaps.items() if heap}
         if not heaps:
             return None
@@ -133,7 +133,7 @@ class _Ready:
 
 
 def _guards(order: Sequence[Apply], needs: Mapping[Apply, set[tuple[Variable, bool]]]) -> dict[Apply, Guard]:
-    """Put conditions in the order in which they are computed: an earlier one may guard a later one."""
+    """Return the guards, with conditions in the order they are computed: one may guard a later one."""
     computed = {variable: place for place, variable in enumerate(chain(*[node.outputs for node in order]))}
     return {
         node: sorted(need, key=lambda pair: (computed.get(pair[0], -1), pair[1]))

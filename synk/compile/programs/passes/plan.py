@@ -63,7 +63,7 @@ def _aliases(plan: ProgramPlan) -> None:
 
 
 def _destination(plan: ProgramPlan) -> None:
-    plan.found = find_destinations(plan)
+    plan.destinations = find_destinations(plan)
 
 
 def _reuse(plan: ProgramPlan) -> None:
@@ -73,7 +73,7 @@ def _reuse(plan: ProgramPlan) -> None:
 def _finish(plan: ProgramPlan) -> None:
     if plan.announced:
         plan.actions, joins = find_finished(plan)
-        plan.found = plan.found._replace(joins=joins)
+        plan.destinations = plan.destinations._replace(joins=joins)
 
 
 PASSES: dict[str, Callable[[ProgramPlan], None]] = {  # by the module that decides

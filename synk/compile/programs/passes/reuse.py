@@ -1,8 +1,8 @@
 """Decide which elementwise nodes write over an input that nothing needs any more.
 
-PyTensor has rewrites for this, which look at the whole graph again for every node. Seen from the order in
-which nodes run it is one pass: an input whose memory is read here for the last time makes room for the
-result, and so does the variable that the result updates.
+PyTensor has rewrites for this, which look at the whole graph again for every node. In the order in which
+nodes run, one pass is enough: a node may write its result over an input whose memory it is the last to read,
+or over the old value of the variable that the result updates.
 
     ProgramPlan: order, aliases, destinations -> find_reuse -> {node: the input that each output overwrites}
 
@@ -20,8 +20,8 @@ from synk.compile.programs.passes.decisions import Destinations, ProgramPlan, Re
 
 
 def find_reuse(plan: ProgramPlan) -> Reuse:
-    """Decide which inputs are overwritten; the plan's aliases learn of it."""
-    outputs, aliases, found, stored = plan.fgraph.outputs, plan.aliases, plan.found, plan.stored
+    """Decide which inputs are overwritten, and note it in the plan's aliases."""
+    outputs, aliases, found, stored = plan.fgraph.outputs, plan.aliases, plan.destinations, plan.stored
     targets = {outputs[k]: target for k, target in found.settled.items()}
     held = {aliases.root(output) for output in outputs}
 
@@ -64,7 +64,7 @@ def _is_candidate(node: Apply, found: Destinations) -> bool:
 
 
 def _alike(node: Apply, output: Variable, aliases: Aliases) -> list[Variable]:
-    """Return the inputs of the output's dtype and shape that fill their memory."""
+    """Return the inputs that have the output's dtype and shape, and fill their memory."""
     return [
         variable
         for variable in dict.fromkeys(node.inputs)

@@ -1,1 +1,1 @@
-"""Programs: their text, what it calls beside implementations, and whom to blame when a line fails."""
+"""The text of programs, the functions that it calls beside implementations, and the notes on errors."""

@@ -1,7 +1,8 @@
-"""Write results where they are to live: programs call these functions where ``destination`` has decided so.
+"""Write results into arrays that exist: programs call these functions where ``destination`` has decided so.
 
-open_buffer -> array -> part -> out= of a node; put: a piece that is made elsewhere
-assemble: the pieces of a join that no node wrote there; settle: the updates that no node wrote there
+open_buffer -> array -> part -> the out= of a node
+put: copies a piece of a join that is made elsewhere;  assemble: copies all that no node has written there
+settle: copies an update that no node has written into its variable's array
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def open_buffer(xp: Any, shape: tuple[int, ...], dtype: str) -> Callable[..., Any]:
-    """Return ``opened(array)``: that array if it can hold such a result, else a new one."""
+    """Return ``opened(array)``, which returns that array if it can hold such a result, else a new one."""
 
     def opened(array=None):
         fits = array is not None and array.shape == shape and array.dtype == dtype
@@ -26,12 +27,12 @@ def is_writeable(array: Any) -> bool:
 
 
 def part(start: int, stop: int, shape: tuple[int, ...]) -> Callable[[Any], Any]:
-    """Return ``view(buffer)``: its elements ``start:stop`` in C order, in shape ``shape``."""
+    """Return ``view(buffer)``, which returns the elements ``start:stop``, in C order, in shape ``shape``."""
     return lambda buffer: buffer.reshape(-1)[start:stop].reshape(shape)
 
 
 def put(start: int, stop: int) -> Callable[[Any, Any], None]:
-    """Return ``put(buffer, piece)``, which copies a piece to its elements ``start:stop`` in C order."""
+    """Return ``put(buffer, piece)``, which copies a piece to elements ``start:stop``, in C order."""
 
     def put(buffer, piece):
         check_piece(piece, stop - start)
@@ -41,15 +42,16 @@ def put(start: int, stop: int) -> Callable[[Any, Any], None]:
 
 
 def check_piece(piece: Any, size: int) -> None:
-    """Raise ValueError if a piece of a join has not the size of its static shape."""
+    """Raise ValueError unless a piece of a join has ``size`` elements, as its static shape says."""
     if piece.size != size:
         raise ValueError(f"a piece has {piece.size} elements, not the {size} of its static shape")
 
 
 def assemble(pieces: Sequence[tuple[int, int, bool]]) -> Callable[..., Any]:
-    """Return the implementation of a join along the first axis: copy the pieces that are not there yet.
+    """Return the implementation of a join along the first axis that copies the pieces missing in the buffer.
 
-    ``pieces`` are start and stop of the elements that each takes, and whether it has been written there.
+    ``pieces`` are, for each piece, the first element of its place, the end, and whether a node has written
+    it.
     """
     # Counted from the end: the axis may come before the pieces.
     missing = [

@@ -1,10 +1,10 @@
-"""A graph as a Python function that knows which node each of its lines runs.
+"""Run a graph as a Python function, and note on an error which node failed.
 
     source, nodes by line -> Program -> results
                              exception -> line -> node -> blame -> a note on the exception
 
-A traceback names a line of the program, a line names a node: that is how an error finds its node, its place,
-its user's line and its inputs.
+A traceback names a line of the program, and each line runs one node: so an error's note can name the node,
+its number, the user's line that built it and the inputs it was given.
 """
 
 import ast
@@ -31,7 +31,7 @@ class Program:
     source : str
         The Python text, which defines ``program``.
     namespace : dict
-        What the text calls by name.
+        The functions and constants that the text uses, by name.
     nodes, host_nodes, transfers, device_inputs, result_sides
         The attributes of these names.
 
@@ -42,7 +42,7 @@ class Program:
     nodes : dict of int to Apply
         The nodes by the line that runs them, counted from 1.
     function : callable
-        What it defines: called by itself, it says nothing of what failed, see `blame`.
+        The function that the text defines. A call of it, unlike one of the program, adds no note to errors.
     host_nodes : tuple of Apply
         Nodes that run their Op's own Python implementation, those of inner graphs included.
     transfers : Transfers
@@ -50,7 +50,7 @@ class Program:
     device_inputs : sequence of int
         Inputs that are read on the device.
     result_sides : tuple of str
-        Where each output is.
+        The side, host or device, of each output.
     """
 
     _numbers = count()
@@ -86,7 +86,7 @@ class Program:
     def failed_node(self, error: BaseException) -> Apply | None:
         """Return the node on whose line ``error`` arose, or None if it arose outside the program.
 
-        Of a region it is the node in it.
+        If that node is a region, the node inside of it that failed is returned.
         """
         program, trace = self._place(error)
         return None if trace is None else program.nodes.get(trace.tb_lineno)
@@ -105,7 +105,7 @@ class Program:
         return program, trace
 
     def blame(self, error: BaseException) -> None:
-        """Note on ``error`` which node failed, who built it and what it was given."""
+        """Add a note to ``error``: which node failed, which line built it and what inputs it was given."""
         program, trace = self._place(error)
         if program is not self:
             return  # which has said so
@@ -118,7 +118,7 @@ class Program:
 
 
 class OfNodes:
-    """An Op that stands for nodes, which run as a program of their own when it fails."""
+    """An Op that stands for several nodes; when it fails, they run as a program of their own."""
 
 
 _by_code: WeakValueDictionary[CodeType, Program] = WeakValueDictionary()
@@ -128,7 +128,7 @@ MAX_LINES = 3  # of the user's, where a node was made of several
 
 
 def blame(node: Apply, place: str, values: Sequence[Any]) -> str:
-    """Describe a node that failed at a place, ``"5 of 12"``, given its inputs' values as far as known."""
+    """Return the note on a node that failed; ``place`` is "5 of 12", ``values`` are the inputs' if known."""
     inputs = [
         f"  {variable.name or f'input {position}'}: {describe(value)}"
         for position, (variable, value) in enumerate(zip(node.inputs, values, strict=False))
@@ -144,7 +144,7 @@ def blame(node: Apply, place: str, values: Sequence[Any]) -> str:
 
 
 def built_by(node: Apply) -> str:
-    """Say which of the user's lines built a node, or the nearest node before it that has any."""
+    """Return words that name the user's lines that built a node, or else the nearest node before it."""
     lines = user_lines(node.outputs[0])
     if lines:
         return _listed("Built by", lines)
@@ -155,7 +155,7 @@ def built_by(node: Apply) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return an array's dtype and shape, strides where it is not contiguous, its value where it is 0-d."""
+    """Return the dtype and shape of an array, its strides if it is not contiguous, its value if it is 0-d."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return type(value).__name__
     text = f"{value.dtype} {tuple(value.shape)}"
@@ -166,9 +166,10 @@ def describe(value: Any) -> str:
 
 
 def values_at(trace: TracebackType, line: str) -> list[Any]:
-    """Return the values that the call in a line of a running program, ``v2 = Dot_1(v0, c1)``, was given.
+    """Return the arguments of the call in a ``line`` of a program that has failed, ``v2 = Dot_1(v0, c1)``.
 
-    ``trace`` is that of the program's own frame; nothing that its line reads is deleted before the next.
+    They are read from ``trace``, the traceback of the program's own frame: a line's arguments are deleted
+    after it.
     """
     frame = trace.tb_frame
     known = {**frame.f_globals, **frame.f_locals}

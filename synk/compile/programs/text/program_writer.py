@@ -1,4 +1,4 @@
-"""Write down what the passes have decided: a line for each node and each value that crosses.
+"""Write the text of a program as the passes have decided: a line for each node and each value that crosses.
 
     ProgramPlan -> ProgramWriter, asked step by step -> ProgramText -> Program
 
@@ -9,8 +9,7 @@
             v3 = None
         return (v3, )
 
-Every block leaves the same names behind, whether it has run or not, so what follows deletes them without
-asking.
+Every block defines the same names whether it has run or not, so later lines can delete them without a test.
 """
 
 import re
@@ -35,7 +34,7 @@ from synk.compile.tables import DEVICE, HOST
 
 
 class ProgramWriter:
-    """A program in the making."""
+    """A program whose lines are being written."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class ProgramWriter:
             self._act(action)
 
     def _act(self, action: PieceCopy | Finish) -> None:
-        """Add the line that copies a piece into its place, or that tells what is final."""
+        """Add the line that copies a piece into its place, or that announces final elements."""
         buffer = self._buffer(action.buffer)
         if isinstance(action, PieceCopy):
             copy = self._names.bind(put(action.start, action.stop), "put")
@@ -82,9 +81,9 @@ class ProgramWriter:
             self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
     def crossing(self, step: PlacedStep, always: bool) -> None:
-        """Add the line that brings a value to the other side, or to another dtype, in the open block.
+        """Add the line that copies a value to the other side, or to another dtype, in the open block.
 
-        One that happens ``always`` closes it.
+        With ``always``, the line stands behind the block, and runs in every call.
         """
         if always:
             self._text.under([])
@@ -92,14 +91,14 @@ class ProgramWriter:
         self._text.call(step.outputs, function, step.inputs)
 
     def delete(self, variables: Sequence[Variable]) -> None:
-        """Add a line that lets go of values."""
+        """Add a line that deletes the names of values."""
         self._text.delete(variables)
 
     def program(self, unpack: bool, host_nodes: tuple[Apply, ...]) -> Program:
         """Add the last lines and compile the text."""
         placed = self._plan.placed
         self._text.under([])
-        for k in self._plan.found.copied:
+        for k in self._plan.destinations.copied:
             self._text.add(f"o{k} = {self._names[placed.results[k]]}.copy()")
         results = [self._result(k, output) for k, output in enumerate(placed.results)]
         bare = unpack and len(results) == 1
@@ -116,8 +115,8 @@ class ProgramWriter:
         )
 
     def _result(self, k: int, output: Variable) -> str:
-        """Return the expression for what the program returns as its output ``k``."""
-        found, on_host = self._plan.found, self._plan.placed.on_host
+        """Return the expression of the value that the program returns as output ``k``."""
+        found, on_host = self._plan.destinations, self._plan.placed.on_host
         result = f"o{k}" if k in found.copied else self._names[output]
         if isinstance(output.type, TensorType) and output.type.ndim == 0:
             # Reductions and ufuncs make NumPy scalars of 0-d results; callers get arrays.
@@ -129,11 +128,11 @@ class ProgramWriter:
         return f"{self._names.bind(settle, 'settle')}({target}, {result})"
 
     def _out(self, node: Apply, read: Mapping[Variable, Variable]) -> str:
-        """Return the ``out=`` argument of a node that is given one, else nothing.
+        """Return the text of a node's ``out=`` argument, or "" if the node gets none.
 
         ``read`` gives for each input the copy of it that the node reads.
         """
-        found, reuse = self._plan.found, self._plan.reuse
+        found, reuse = self._plan.destinations, self._plan.reuse
         if node in found.joins:
             return f", out={self._buffer(found.joins[node].buffer)}"
         if node in reuse:
@@ -159,7 +158,7 @@ class ProgramWriter:
 
 
 def conditions_of(steps: Iterable[PlacedStep]) -> dict[Variable, Variable]:
-    """Return for each condition the copy of it that its ``IfElse`` reads: blocks test that one."""
+    """Return for each condition the copy of it that its ``IfElse`` reads, which blocks test."""
     return {
         step.node.inputs[0]: step.inputs[0]
         for step in steps
@@ -169,11 +168,11 @@ def conditions_of(steps: Iterable[PlacedStep]) -> dict[Variable, Variable]:
 
 INDENT = "    "
 
-Tests = list[tuple[Variable, bool]]  # what a block asks for: conditions, and the truth that each must have
+Tests = list[tuple[Variable, bool]]  # of a block: conditions, and the truth that each must have
 
 
 class ProgramText:
-    """The lines of a function of ``inputs``, and its names."""
+    """The lines of a function of ``inputs``, and the names of its variables."""
 
     def __init__(self, inputs: Sequence[Variable]):
         self.names = Names()
@@ -187,7 +186,7 @@ class ProgramText:
 
     @property
     def n_lines(self) -> int:
-        """Lines so far, which is the number of the latest."""
+        """The number of lines so far, which is also the line number of the latest one."""
         return len(self._lines)
 
     def add(self, line: str) -> None:
@@ -204,7 +203,7 @@ class ProgramText:
             self._made.update(outputs)
 
     def delete(self, variables: Sequence[Variable]) -> None:
-        """Add a line that lets go of values."""
+        """Add a line that deletes the names of values."""
         if variables:
             self.add(f"del {self.names_of(variables)}")
         if self._tests:
@@ -212,9 +211,9 @@ class ProgramText:
             self._made.difference_update(variables)
 
     def under(self, tests: Tests) -> None:
-        """Open the block that runs where all variables have the truth beside them, unless it is open.
+        """Open the ``if`` block in which all conditions have the truth beside them, unless it is open.
 
-        Without ``tests``, what follows runs always.
+        Without ``tests``, the next lines stand in no block.
         """
         if tests == self._tests:
             return
@@ -229,7 +228,7 @@ class ProgramText:
         return ", ".join([self.names[variable] for variable in variables])
 
     def _close(self) -> None:
-        """Close the open block: where it has not run, the same names are left, without a value."""
+        """Close the open block, with an ``else`` that leaves the same names where the block has not run."""
         made, lost = sorted([self.names[variable] for variable in self._made]), self.names_of(self._lost)
         self._tests, self._made, self._lost = [], set(), []
         if made or lost:
@@ -241,7 +240,7 @@ class ProgramText:
 
 
 class Names(dict):
-    """Names of variables, made on first use; what the text calls is bound in ``namespace``."""
+    """The names of variables, made on first use; ``namespace`` has what the text uses by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,12 +254,12 @@ class Names(dict):
         return name
 
     def bind(self, value: Any, name: str) -> str:
-        """Return a name for a function, or another value, that is its own."""
+        """Put a function or another value into the namespace, under a new name, and return the name."""
         name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}_{len(self.namespace)}"
         self.namespace[name] = value
         return name
 
 
 def label(node: Apply) -> str:
-    """Return a short name of a node's Op; of a scalar Op's elementwise form, that of the scalar Op."""
+    """Return a short name of a node's Op; of an Elemwise, that of its scalar Op."""
     return type(node.op.scalar_op if isinstance(node.op, Elemwise) else node.op).__name__

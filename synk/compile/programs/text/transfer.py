@@ -31,9 +31,9 @@ def to_device(value: Any, xp: ModuleType) -> Any:
 
 
 def overwritten(place: Any, value: Any) -> Any:
-    """Copy a value into the device array ``place`` if it fits there, and return that; else return the value.
+    """Copy a value into the device array ``place`` and return that; return the value if it does not fit.
 
-    Recorded launches of kernels know a shared variable by its memory, so they stay valid if that is kept.
+    Recorded launches of kernels know a shared variable by its address, so they stay valid if that is kept.
     """
     arrays = is_on_device(place) and (is_on_host(value) or is_on_device(value))
     if value is place or not arrays or not place.flags.c_contiguous:
