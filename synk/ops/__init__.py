@@ -4,9 +4,10 @@
     batch_norm  layer_norm     dropout     softmax_cross_entropy
     all_reduce  all_sum        all_gather  reduce_scatter  broadcast
 
-Images are (images, channels, height, width). Each has a definition in plain NumPy, and kernels behind it that
-`synk.ops.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws
-biases and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
+Arrays of images have the axes (images, channels, height, width). Each Op is defined in plain NumPy, and
+computed by kernels that `synk.ops.kernels` chooses. Three modules rewrite graphs: `layout` moves the channels
+of images to the last axis, `fuse` joins biases and rectifiers with the Op before them, and `residual`, for
+GPUs, the Ops at the end of a residual block.
 """
 
 from synk.exact.collectives.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter

@@ -1,8 +1,8 @@
-"""The rectifier, as one scalar Op: it fuses with its neighbours, and its gradient reads its output alone.
+"""The rectifier as one scalar Op, which is fused with its neighbours; its gradient reads only its output.
 
-    relu(x) -> Elemwise{ReLU} -> fused into the kernel of what is around it
+    relu(x) -> Elemwise{ReLU} -> one kernel together with the elementwise Ops around it
 
-``maximum(x, 0)`` would keep x for its gradient, which is of the size of an image.
+The gradient of ``maximum(x, 0)`` would read x, so x, an array as large as the images, would have to be kept.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ class ReLU(basic.UnaryScalarOp):
         return type(x)(0) if x < 0 else x
 
     def pullback(self, inputs, outputs, cotangents):
-        # Also where y is NaN or gz infinite: a choice, not a product.
+        # A product of gz with 0 or 1 would be NaN where gz is infinite; a choice between gz and 0 is not.
         (y,), (gz,) = outputs, cotangents
         zero = basic.constant(0, dtype=y.type.dtype)
         return [basic.switch(basic.gt(y, zero), gz, zero)]
@@ -61,12 +61,12 @@ def relu(x: Any) -> Any:
 
 @template.register(ReLU)
 def relu_text(scalar_op, write, inputs, dtype):
-    """Write it with one comparison, which becomes the machine's own maximum."""
+    """Return the rectifier as text of a kernel: one comparison, which compilers turn into a maximum."""
     (x,) = inputs
     return f"{x} < {write.literal(0, dtype)} ? {write.literal(0, dtype)} : {x}"
 
 
 @array_scalar.register(ReLU)
 def relu_of_arrays(scalar_op, node, xp):
-    """Compute it by a ufunc, where it stands alone."""
+    """Return a function of arrays, for a rectifier that is fused with no other Op: a ufunc of ``xp``."""
     return partial(xp.maximum, np.zeros((), node.outputs[0].type.dtype)[()])

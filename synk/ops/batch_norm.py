@@ -2,7 +2,7 @@
 
     batch_norm(train=True)  -> BatchNorm(x, gamma, beta) -> y, and the running statistics that follow it
     batch_norm(train=False) -> x * scale + shift, an elementwise graph that fuses with its neighbours
-    batch_norm(all_ranks=True) -> the same as the first, of sums over all ranks
+        batch_norm(all_ranks=True) -> the same results as the first, from sums over the rows of all ranks
 
     BatchNormGradient(gy, x, gamma, beta, mean, inv_std) -> gx, ggamma, gbeta
 
@@ -106,13 +106,13 @@ def batch_norm(
     else:
         y, mean, inv_std = BatchNorm(eps)(x, gamma, beta)
         n = own(n, OF_ONE_RANK)
-        # The kernel returns what the gradient needs; the variance follows from it.
+        # The kernel returns inv_std, because the gradient reads it; the variance is computed back from it.
         variance = pt.maximum(1 / pt.sqr(inv_std) - constant(eps, inv_std), constant(0, inv_std))
     return y, running_updates(mean, variance, n, running, momentum)
 
 
 def by_running_statistics(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float) -> Any:
-    """Return ``x * scale + shift``: the work on an image is one multiplication and one addition."""
+    """Normalise by running statistics: ``x * scale + shift``, where scale and shift are vectors."""
     scale = gamma / pt.sqrt(var + constant(eps, var))
     shift = beta - mean * scale
     pattern = ("x", 0, *("x",) * (x.type.ndim - 2))
@@ -121,7 +121,7 @@ def by_running_statistics(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, ep
 
 
 def over_all_ranks(x: Any, gamma: Any, beta: Any, n: Any, eps: float) -> tuple[Any, Any, Any]:
-    """Return y, mean and biased variance by the statistics of all ranks: of ``n`` values a channel."""
+    """Normalise by statistics of all ranks, ``n`` values a channel; return y, mean and biased variance."""
     axes = [axis for axis in range(x.type.ndim) if axis != 1]
     pattern = ("x", 0, *("x",) * (x.type.ndim - 2))
     count = n.astype(x.type.dtype)
@@ -133,40 +133,40 @@ def over_all_ranks(x: Any, gamma: Any, beta: Any, n: Any, eps: float) -> tuple[A
 
 
 def running_updates(mean: Any, variance: Any, n: Any, running: Any, momentum: float) -> Updates:
-    """Return the new running mean and variance, each in its own dtype, of ``n`` values a channel."""
+    """Return updates of the running mean and variance by those of a batch with ``n`` values a channel."""
     unbiased = variance * (n / pt.maximum(n - 1, 1)).astype(variance.type.dtype)
     updates = []
     for old, batch in zip(running, (mean, unbiased), strict=True):
         share = constant(momentum, old)
         new = (1 - share) * old + share * batch.astype(old.type.dtype)
-        # Statistics of nothing are NaN, which would stay for ever.
+        # The statistics of a batch without rows are NaN, and the running ones would stay NaN for ever.
         updates.append((old, pt.switch(pt.gt(n, 0), new, old)))
     return updates
 
 
 def constant(value: float, like: Any) -> Any:
-    """Return a constant in the dtype of ``like``: a bare float might widen float32."""
+    """Return a constant in the dtype of ``like``: a Python float might turn float32 into float64."""
     return pt.constant(np.asarray(value, like.type.dtype))
 
 
 def channel_axis(layout: str, ndim: int) -> int:
-    """Return the position of the channels' axis; of a matrix it is the second in both layouts."""
+    """Return the position of the channels' axis; a matrix has it last, in both layouts."""
     return 1 if layout == "NCHW" else ndim - 1
 
 
 class BatchNormOp(LayoutOp):
-    """An Op on a matrix, or on images in a layout, with a vector for each parameter and statistic."""
+    """An Op on a matrix or on images, with one vector for each parameter and each statistic."""
 
     provider, plain = staticmethod(norm_kernels), PlainNorm(np)
     differentiated = "batch_norm"
 
     @property
     def width(self) -> Width:  # type: ignore[override]
-        """Images are read and given as they are; statistics and gradients of parameters stay float32."""
+        """Declare that images may be arrays of 16 bits, while vectors stay float32."""
         return Width(takes=self.image_inputs, leads=self.image_inputs, gives=self.image_outputs)
 
     def results(self, x: Any, *vectors: Any) -> list[Any]:
-        """Return new variables: one like ``x``, and two like the vectors, in its dtype."""
+        """Return new variables for the outputs, in the dtype of ``x``: one of its shape, and two vectors."""
         channels = _channels(self, x, *vectors)
         shape = list(x.type.shape)
         shape[channel_axis(self.layout, x.type.ndim)] = channels
@@ -183,7 +183,7 @@ class BatchNorm(BatchNormOp):
     eps : float
         Added to variances, positive.
     relu : bool, default False
-        Whether ``y`` is ``max(0, ·)`` of that.
+        Whether ``y`` is rectified: its negative elements become 0.
     layout : {"NCHW", "NHWC"}
         Order of the axes, if ``x`` has four.
     """
@@ -197,7 +197,7 @@ class BatchNorm(BatchNormOp):
         self.eps, self.relu, self.image_layout = float(eps), bool(relu), layout
 
     def check_inputs(self, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
-        """Return the inputs as variables that fit each other."""
+        """Return the inputs as variables; raise an error if their dtypes or lengths do not fit each other."""
         x = float_tensor("x", x, (2, 4))
         gamma, beta = (
             float_tensor(name, value, (1,), x.type.dtype)
@@ -221,7 +221,7 @@ class BatchNorm(BatchNormOp):
         check_arrays(self.image_layout, x, *vectors)
 
     def perform(self, node, inputs, output_storage):
-        """Compute in float64; y follows from the statistics as they are returned, which its gradient sees."""
+        """Compute in float64; y is computed from the rounded statistics, which the gradient reads, too."""
         super().perform(node, inputs, output_storage)
         x, gamma, beta = (value.astype("float64") for value in inputs)
         cell, (mean,), (inv_std,) = output_storage
@@ -242,8 +242,8 @@ class BatchNorm(BatchNormOp):
 class BatchNormGradient(BatchNormOp):
     """The gradient of `BatchNorm` for its three inputs.
 
-    With ``relu``, ``gy`` counts where ``y > 0``. That is found from ``x`` again, by the arithmetic of the
-    forward kernel, so neither ``y`` nor a mask is kept for it.
+    With ``relu``, ``gy`` is taken as 0 where ``y`` is not positive. The sign of ``y`` is computed again from
+    ``x``, by the arithmetic of the forward kernel, so that neither ``y`` nor a mask must be kept.
     """
 
     __props__ = ("relu", "image_layout")
@@ -277,7 +277,7 @@ def _channels(op: Any, x: Any, *vectors: Any) -> int | None:
 
 
 def check_arrays(layout: str, x: Any, *vectors: Any) -> None:
-    """Raise ValueError unless arrays fit each other, whose lengths the graph need not know."""
+    """Raise ValueError unless the arrays' lengths fit each other; the graph may not have known them."""
     channels = x.shape[channel_axis(layout, x.ndim)]
     if any(len(vector) != channels for vector in vectors):
         common_length(CHANNELS, channels, *map(len, vectors))

@@ -12,7 +12,8 @@ FLOATS = ("float32", "float64")
 def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | None = None) -> Any:
     """Return ``value`` as a symbolic tensor of ``dtype``, or by default of float32 or float64.
 
-    TypeError for another dtype, ValueError if its number of axes is not in ``ndims``; these call it ``name``.
+    Raise TypeError for another dtype, ValueError if the number of axes is not in ``ndims``; messages say
+    ``name``.
     """
     variable = pt.as_tensor_variable(value)
     wanted = FLOATS if dtype is None else (dtype,)
@@ -25,7 +26,7 @@ def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | 
 
 
 def integer_tensor(name: str, value: Any, ndims: Sequence[int] = ()) -> Any:
-    """Return ``value`` as a symbolic tensor of integers; errors as in `float_tensor`."""
+    """Return ``value`` as a symbolic tensor of integers; raise the errors of `float_tensor`."""
     variable = pt.as_tensor_variable(value)
     if variable.type.dtype not in integer_dtypes:
         raise TypeError(f"{name} must be integers, not {variable.type.dtype}: use {name}.astype('int64')")
@@ -33,7 +34,7 @@ def integer_tensor(name: str, value: Any, ndims: Sequence[int] = ()) -> Any:
 
 
 def with_axes(name: str, variable: Any, ndims: Sequence[int]) -> Any:
-    """Return ``variable`` if its number of axes is one of ``ndims``, or those are none."""
+    """Return ``variable``; raise ValueError if ``ndims`` lists numbers of axes, and not the variable's."""
     if ndims and variable.type.ndim not in ndims:
         numbers = " or ".join(map(str, ndims))
         raise ValueError(f"{name} must have {numbers} axes, not {variable.type.ndim}: reshape it")
@@ -41,7 +42,10 @@ def with_axes(name: str, variable: Any, ndims: Sequence[int]) -> Any:
 
 
 def common_length(what: str, *lengths: int | None) -> int | None:
-    """Return the one length that is known of several that must be equal; None if none is known."""
+    """Return the length of axes that must be equally long; None stands for a length that is not known.
+
+    Raise ValueError if two known ones differ; the message calls the axes ``what``.
+    """
     known = {int(length) for length in lengths if length is not None}
     if len(known) > 1:
         numbers = " and ".join(map(str, sorted(known)))

@@ -3,8 +3,8 @@
     conv2d(x, w, bias) -> Conv2d -> gradient gy -> Conv2dInputGradient(gy, w, height, width) -> gradient for x
                                                 -> Conv2dWeightGradient(x, gy, kh, kw)       -> gradient for w
 
-What users call a convolution is a correlation: the weights are not turned around. Each gradient takes lengths
-in place of the array whose gradient it is, so that array need not be kept.
+As in other libraries of networks, "convolution" means a correlation: the weights are not reversed. The
+gradient for an array takes lengths of that array instead of the array, which need not be kept for it.
 """
 
 from __future__ import annotations
@@ -79,14 +79,15 @@ class Conv2d(ConvolutionOp):
         return [ordered(self.layout, n_images, outputs, count(0, height, kh), count(1, width, kw))]
 
     def pullback(self, inputs, outputs, cotangents):
-        """Give each input its own Op: the gradient for x keeps no x, that for w keeps no w."""
+        """Compute each input's gradient by an Op of its own: the one for x reads no x, the one for w no w."""
         (x, w, *bias), (gy,) = inputs, cotangents
         if self.relu:
             gy = pt.switch(outputs[0] > 0, gy, np.zeros((), gy.type.dtype))
         gx = Conv2dInputGradient(self.convolution)(gy, w, *spatial_lengths(self.layout, x))
         gw = Conv2dWeightGradient(self.convolution)(x, gy, *spatial_lengths("NCHW", w))
         if any(b is None and a is not None for a, b in zip(w.type.shape, gw.type.shape, strict=True)):
-            # Where x does not tell its channels w may, and a gradient of known size needs no copy later.
+            # The type of w may know a length that that of x does not; a gradient of known shape needs no
+            # copy.
             gw = pt.specify_shape(gw, w.type.shape)
         others = [axis for axis in range(4) if axis != AXES[self.layout][0]]
         return [gx, gw, *[gy.sum(axis=others) for _ in bias]]
@@ -103,7 +104,7 @@ class ConvolutionGradient(ConvolutionOp, ImageGradient):
 
 
 class Conv2dInputGradient(ConvolutionGradient):
-    """The gradient for x, from (gy, w, height, width), the last two of x."""
+    """The gradient for x, from gy, w, and the height and width of x."""
 
     width = Width(wants=(0, 1), gives=(0,))
 
@@ -125,7 +126,7 @@ class Conv2dInputGradient(ConvolutionGradient):
 
 
 class Conv2dWeightGradient(ConvolutionGradient):
-    """The gradient for w, from (x, gy, kh, kw), the last two of w."""
+    """The gradient for w, from x, gy, and the last two lengths of w, kh and kw."""
 
     image_inputs = (0, 1)
     image_outputs = ()
@@ -149,7 +150,7 @@ class Conv2dWeightGradient(ConvolutionGradient):
 
 
 def common_outputs(of_weights: int | None, of_bias: int | None) -> int | None:
-    """Return the number of output channels; ValueError if weights and bias tell different ones."""
+    """Return the number of output channels, None if not known; ValueError if weights and bias disagree."""
     if None not in (of_weights, of_bias) and of_weights != of_bias:
         raise ValueError(f"bias has {of_bias} elements; give it one per output channel of w, {of_weights}")
     return of_bias if of_weights is None else of_weights
@@ -203,7 +204,7 @@ def conv2d(
 
 
 def named_padding(name: str, size: Any, stride: Any, dilation: Any) -> Any:
-    """Return the padding that a name stands for; ValueError if none, or it does not go with the rest."""
+    """Return the padding called "valid" or "same"; ValueError for another name, or if "same" cannot hold."""
     if name == "valid":
         return 0
     if name != "same":
@@ -220,17 +221,17 @@ def named_padding(name: str, size: Any, stride: Any, dilation: Any) -> Any:
 
 @flops_of.register(Conv2d)
 def count_flops(op):
-    """Every result sums a product for each weight of its channel."""
+    """Return a function that counts operations: each result sums one product a weight of its channel."""
     return lambda inputs, results: 2 * int(results[0].size) * prod(inputs[1].shape[1:])
 
 
 @flops_of.register(Conv2dInputGradient)
 def count_input_flops(op):
-    """As many as the convolution itself."""
+    """Return a function that counts operations: as many as those of the convolution."""
     return lambda inputs, results: 2 * int(inputs[0].size) * prod(inputs[1].shape[1:])
 
 
 @flops_of.register(Conv2dWeightGradient)
 def count_weight_flops(op):
-    """As many as the convolution itself."""
+    """Return a function that counts operations: as many as those of the convolution."""
     return lambda inputs, results: 2 * int(inputs[1].size) * prod(results[0].shape[1:])

@@ -38,7 +38,7 @@ def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 class SoftmaxCrossEntropy(KernelOp):
-    """The loss of each row, and the logarithm of its sum of exponentials, which the gradient reads."""
+    """Return the loss of each row, and its ``log(sum(exp(logits)))``, which the gradient reads."""
 
     __props__ = ()
     provider, plain = staticmethod(norm_kernels), PlainNorm(np)
@@ -69,7 +69,7 @@ class SoftmaxCrossEntropy(KernelOp):
 
 
 class SoftmaxCrossEntropyGradient(KernelOp):
-    """``g * (softmax(logits) - one at the label)``, row by row."""
+    """The gradient for logits, row by row: ``g * softmax(logits)``, less ``g`` in the column of the label."""
 
     __props__ = ()
     provider, plain = staticmethod(norm_kernels), PlainNorm(np)
@@ -101,7 +101,7 @@ def _inputs(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def check_lengths(logits: Any, *vectors: Any) -> None:
-    """Raise ValueError unless there is one label a row, and one number of each other kind."""
+    """Raise ValueError unless each vector, such as the labels, has one number for each row of logits."""
     for vector in vectors:
         if len(vector) != len(logits):
             raise ValueError(f"{len(vector)} labels for {len(logits)} rows of logits: give one label a row")

@@ -1,9 +1,9 @@
-"""Dropout: a graph of a Bernoulli draw and a choice, both of which the compiler has fast forms of.
+"""Dropout, as a graph of two Ops for which the compiler has fast code: a Bernoulli draw and a choice.
 
     kept ~ Bernoulli(1 - rate),  y = x / (1 - rate) where kept, else 0
 
-The draw takes one byte an element and is all that the gradient keeps: choices and products are fused into
-the kernels around it, forward and backward.
+The gradient reads only the draw, of one byte an element. Choice and product are fused with the elementwise
+Ops around them, forward and backward.
 """
 
 from typing import Any
@@ -49,5 +49,5 @@ def dropout(x: Any, rate: float, rng: Any) -> tuple[Any, tuple[Any, Any]]:
     next_rng, kept = rng.bernoulli(1 - rate, size=x.shape, dtype="bool")
     dtype = x.type.dtype
     scale, zero = (pt.constant(np.asarray(value, dtype)) for value in (1 / (1 - rate), 0))
-    # A product would hand on NaN from what is dropped, and keep a mask of the size of x.
+    # A product with a mask would keep NaN in dropped elements, and need a mask in the dtype of x.
     return pt.switch(kept, x * scale, zero), (rng, next_rng)

@@ -1,14 +1,14 @@
-"""Rewrites that draw a bias and a rectifier into the Op before them.
+"""Rewrites that join a bias and a rectifier with the Op before them.
 
     relu(BatchNorm(x))                      -> BatchNorm{relu}(x)
     BatchNormGradient(where(y > 0, g, 0))   -> BatchNormGradient{relu}(g), for the y of such a BatchNorm
     Conv2d(x, w) + bias of each channel     -> Conv2d(x, w, bias)
     relu(Conv2d(x, w, ...))                 -> Conv2d{relu}(x, w, ...)
 
-Each saves passes over an image, and the memory of what stood between. Nothing is drawn in that another node,
-or the user, reads. They run when PyTensor's own rewrites have made the graph canonical, before layouts are
-chosen (48.7) and elementwise Ops fused (49), wherever ``fast_run`` is included; without them:
-``array_mode().excluding("fuse_relu")``.
+Each saves passes over the images, and the memory of a result between two Ops. A result that another node
+reads, or the user, is left as it is. The rewrites run after PyTensor's own have made the graph canonical,
+before layouts are chosen (48.7) and elementwise Ops fused (49), in every mode that includes ``fast_run``;
+``array_mode().excluding("fuse_relu")`` leaves them out.
 """
 
 from typing import Any
@@ -29,24 +29,24 @@ POSITION = 48.3
 
 @node_rewriter([Elemwise])
 def relu_after_batch_norm(fgraph, node):
-    """Rectify in the kernel of the batch norm."""
-    norm = _producer(fgraph, node, BatchNorm)
+    """Replace the rectifier of a batch norm by a batch norm whose kernel rectifies."""
+    norm = _rectified_producer(fgraph, node, BatchNorm)
     if norm is None:
         return None
     op = BatchNorm(norm.op.eps, relu=True, layout=norm.op.layout)
     y, *statistics = op(*norm.inputs, return_list=True)
     copy_stack_trace(node.outputs[0], y)
-    # The statistics come from the same pass; the old node goes when nothing reads it.
+    # The new node computes the statistics, too, so that nothing reads the old node any more.
     return dict(zip([node.outputs[0], *norm.outputs[1:]], [y, *statistics], strict=True))
 
 
 @node_rewriter([BatchNormGradient])
 def mask_of_batch_norm_gradient(fgraph, node):
-    """Find again in the kernel where the output was positive."""
+    """Replace the mask of the gradient of a rectified batch norm: the kernel computes the sign of y again."""
     masked, *rest = node.inputs
     if node.op.relu or len(fgraph.clients[masked]) > 1:
         return None
-    gradient, y = rectified(masked)
+    gradient, y = parts_of_mask(masked)
     forward = None if y is None else y.owner
     if forward is None or not isinstance(forward.op, BatchNorm) or not forward.op.relu:
         return None
@@ -59,11 +59,11 @@ def mask_of_batch_norm_gradient(fgraph, node):
 
 @node_rewriter([Elemwise])
 def bias_after_convolution(fgraph, node):
-    """Add the bias in the kernel of the convolution; other terms of the sum stay."""
+    """Replace a convolution and a bias that is added to it by one node; other terms of the sum stay."""
     if not isinstance(node.op.scalar_op, basic.Add):
         return None
     for place, term in enumerate(node.inputs):
-        convolution = sole(fgraph, term, Conv2d)
+        convolution = producer_read_once(fgraph, term, Conv2d)
         if convolution is None or len(convolution.inputs) > 2 or convolution.op.relu:
             continue
         found = [k for k, other in enumerate(node.inputs) if k != place and _bias(other, term) is not None]
@@ -78,8 +78,8 @@ def bias_after_convolution(fgraph, node):
 
 @node_rewriter([Elemwise])
 def relu_after_convolution(fgraph, node):
-    """Rectify in the kernel of the convolution."""
-    convolution = _producer(fgraph, node, Conv2d)
+    """Replace the rectifier of a convolution by a convolution whose kernel rectifies."""
+    convolution = _rectified_producer(fgraph, node, Conv2d)
     if convolution is None:
         return None
     y = Conv2d(convolution.op.convolution, relu=True)(*convolution.inputs)
@@ -87,27 +87,27 @@ def relu_after_convolution(fgraph, node):
     return [y]
 
 
-def _producer(fgraph: Any, node: Any, kind: type) -> Any:
-    """Return the node of class ``kind``, itself not rectified, whose result ``node`` alone rectifies."""
+def _rectified_producer(fgraph: Any, node: Any, kind: type) -> Any:
+    """Return the node of Op class ``kind`` whose output ``node`` rectifies; None if it has other readers."""
     if not isinstance(node.op.scalar_op, ReLU):
         return None
-    found = sole(fgraph, node.inputs[0], kind)
+    found = producer_read_once(fgraph, node.inputs[0], kind)
     return None if found is None or found.op.relu else found
 
 
-def sole(fgraph: Any, variable: Any, kind: type) -> Any:
-    """Return the node of class ``kind`` whose first output ``variable`` is, if it has one reader."""
+def producer_read_once(fgraph: Any, variable: Any, kind: type) -> Any:
+    """Return the node of Op class ``kind`` whose first output is ``variable``, if that has one reader."""
     node = variable.owner
     made = node is not None and isinstance(node.op, kind) and variable is node.outputs[0]
     return node if made and len(fgraph.clients[variable]) == 1 else None
 
 
-def rectified(variable: Any) -> tuple[Any, Any]:
-    """Return ``g, y`` of ``where(y > 0, g, 0)``, the gradient of a rectifier; else twice None."""
+def parts_of_mask(variable: Any) -> tuple[Any, Any]:
+    """Return ``g, y`` of the gradient of a rectifier, ``where(y > 0, g, 0)``; of others None, None."""
     mask = variable.owner
     if mask is None or not _is(mask, basic.Switch) or not _zero(mask.inputs[2]):
         return None, None
-    # One number for many, as in the gradient of a mean, gets the shape of y here and nowhere else.
+    # A g that is broadcast, as in the gradient of a mean, gets the shape of y only by this node.
     if mask.inputs[1].type.broadcastable != variable.type.broadcastable:
         return None, None
     comparison = mask.inputs[0].owner
@@ -125,13 +125,12 @@ def _zero(variable: Any) -> bool:
 
 
 def _bias(variable: Any, images: Any) -> Any:
-    """Return the vector that ``variable`` spreads over ``images``, one number a channel, else None."""
+    """Return the vector, one number a channel, that ``variable`` broadcasts to ``images``; else None."""
     node = variable.owner
     if node is None or not isinstance(node.op, DimShuffle) or node.op.new_order != ("x", 0, "x", "x"):
         return None
     (vector,) = node.inputs
-    # One number for all channels is no bias of each, nor are many for one channel; and another dtype would
-    # have to be converted.
+    # A vector of one number is broadcast over channels, which kernels do not do; nor do they convert dtypes.
     one = vector.type.broadcastable[0] or images.type.broadcastable[1]
     return None if one or vector.type.dtype != images.type.dtype else vector
 

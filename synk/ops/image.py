@@ -1,4 +1,4 @@
-"""Ops on images: the order of their axes, their gradients, and their arguments."""
+"""Base classes of Ops on images, which know the order of their axes; and helpers for their arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synk.ops.kernels.window import Window, lengths
 
 
 class ImageOp(KernelOp):
-    """An Op whose images have the axes in the order of its ``layout``.
+    """An Op on images whose axes are in the order of the Op's ``layout``.
 
     Attributes
     ----------
@@ -30,27 +30,27 @@ class ImageOp(KernelOp):
 
     @property
     def layout(self) -> str:
-        """The order of the axes, "NCHW" or "NHWC": that of the first property, a geometry."""
+        """The order of the axes, "NCHW" or "NHWC", from the Op's geometry, which is its first property."""
         return getattr(self, self.__props__[0]).layout
 
     def with_layout(self, layout: str) -> ImageOp:
-        """Return the Op on images of another layout."""
+        """Return the same Op for images in another layout."""
         geometry, *others = [getattr(self, name) for name in self.__props__]
         return type(self)(replace(geometry, layout=layout), *others)
 
 
 class LayoutOp(ImageOp):
-    """An Op on images without a geometry: its last property is the layout."""
+    """An Op on images without windows; its last property is the layout."""
 
     image_layout: str
 
     @property
     def layout(self) -> str:
-        """The order of the axes of what has four."""
+        """The order of the axes of images, "NCHW" or "NHWC"; a matrix has one order only."""
         return self.image_layout
 
     def with_layout(self, layout: str) -> LayoutOp:
-        """Return the Op on images of another layout."""
+        """Return the same Op for images in another layout."""
         *others, _ = [getattr(self, name) for name in self.__props__]
         return type(self)(*others, layout)
 
@@ -64,12 +64,12 @@ class ImageGradient(ImageOp):
 
 @host_inputs.register(ImageGradient)
 def read_lengths(op: ImageGradient, node: Any) -> range:
-    """Return the positions of lengths: Python reads them."""
+    """Return the positions of the two lengths among the inputs, which Python reads: they stay on the host."""
     return range(len(node.inputs) - 2, len(node.inputs))
 
 
 def length(value: Any) -> Variable:
-    """Return a length as a symbolic int64; TypeError if it is something else than one integer."""
+    """Return a length as a symbolic int64; TypeError unless it is one integer."""
     variable = pt.as_tensor_variable(value)
     if variable.type.ndim or not variable.type.dtype.startswith(("int", "uint")):
         raise TypeError(f"a length is one integer, not a variable of type {variable.type}")
@@ -79,28 +79,28 @@ def length(value: Any) -> Variable:
 
 
 def known(variable: Variable) -> int | None:
-    """Return the value of a length if it is known."""
+    """Return the value of a symbolic length if it is a constant, else None."""
     return int(variable.data) if isinstance(variable, Constant) else None
 
 
 def known_counts(window: Window, pixels: Sequence[int | None], places: Sequence[int | None]) -> list[Any]:
-    """Return how many windows fit down and across an image, None where a length is not known."""
+    """Return how many windows fit into the height and the width of an image; None where that is not known."""
     sides = enumerate(zip(pixels, places, strict=True))
     return [None if None in side else window.output_length(axis, *side) for axis, side in sides]  # type: ignore[arg-type]
 
 
 def spatial_lengths(layout: str, image: Any) -> list[Any]:
-    """Return height and width of a symbolic image: numbers where its type knows them."""
+    """Return height and width of symbolic images: as numbers where their type knows them."""
     return list(lengths(layout, tuple(known_lengths(image)))[2:])
 
 
 def known_lengths(image: Any) -> list[Any]:
-    """Return the shape of a symbolic image: numbers where its type knows them."""
+    """Return the shape of symbolic images, with numbers where their type knows them."""
     return [image.shape[k] if n is None else n for k, n in enumerate(image.type.shape)]
 
 
 def one_dtype(**tensors: Any) -> str:
-    """Return the dtype that all have; TypeError if they have several."""
+    """Return the dtype of the tensors; TypeError if they differ. A tensor that is None is passed over."""
     dtypes = {name: tensor.type.dtype for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(dtypes.values()))
     for name, dtype in dtypes.items():
@@ -111,7 +111,7 @@ def one_dtype(**tensors: Any) -> str:
 
 
 def result(dtype: str, shape: Sequence[int | None]) -> Variable:
-    """Return a new variable."""
+    """Return a new symbolic variable of this dtype and shape, for an output."""
     return TensorType(dtype, shape=tuple(shape))()
 
 
@@ -126,7 +126,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 def padding_pairs(value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return padding as ((top, bottom), (left, right)): an int or a pair of ints pads both ends alike.
 
-    TypeError for anything else.
+    Raise TypeError for anything else.
     """
     nested = isinstance(value, tuple | list) and all(isinstance(p, tuple | list) for p in value)
     if nested and len(value) == 2:
@@ -136,5 +136,5 @@ def padding_pairs(value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def is_int(value: Any) -> bool:
-    """Tell whether ``value`` is a whole number, and not a truth value."""
+    """Return whether ``value`` is an integer; True and False are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

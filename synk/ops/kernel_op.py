@@ -1,10 +1,11 @@
-"""Ops that providers of kernels compute: what all of them share.
+"""The base class of the Ops of networks, which kernels compute.
 
-    Op, array module -> provider -> kernel -> implementation, which looks at its inputs first
-    Op               -> plain provider, in float64 -> perform, the definition that kernels are held to
+    Op, array module -> provider -> kernel -> implementation, which checks its inputs first
+    Op               -> plain provider, in float64 -> perform, the definition that tests compare kernels with
 
-An Op names its provider and its kernel; from these follow its entry for programs, its ``perform``, and what
-is done about arrays of 16 bits.
+A provider is an object that makes kernels for one array module. An Op says which provider it takes and which
+kernel of that; its entry in the dispatch tables, its ``perform`` and its use of 16-bit arrays follow from
+these.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ class KernelOp(Op):
     provider : callable
         One of `synk.ops.kernels.choose`: takes an array module and a dtype, and returns the provider.
     plain : provider
-        In array operations, for NumPy: the definition.
+        The provider written in NumPy's array operations, which defines the results.
     check : callable or None
-        Takes the inputs, and raises ValueError unless they fit each other: graphs often know no lengths, and
-        a kernel in C would read beyond the end of what is too short. None where all kernels do so themselves.
+        Takes the inputs, and raises ValueError unless their shapes fit each other: a graph often does not
+        know lengths, and a kernel in C would read beyond the end of an array. None where all kernels check
+        themselves.
     width : Width
         Which inputs and outputs may be arrays of 16 bits.
     differentiated : str
-        For the gradient of a function, which has none itself: the function.
+        Of an Op that computes a gradient, and has none itself: the function that it is the gradient of.
     """
 
     provider: Callable[[ModuleType, str], Any]
@@ -45,7 +47,7 @@ class KernelOp(Op):
     differentiated: str
 
     def kernel(self, provider: Any, node: Apply) -> Callable:
-        """Return the kernel of a provider: a function of arrays that takes ``out=``."""
+        """Return a kernel that ``provider`` makes for this Op: a function of arrays that takes ``out=``."""
         raise NotImplementedError
 
     def output_shapes(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
@@ -54,7 +56,8 @@ class KernelOp(Op):
 
     def infer_shape(self, *arguments: Any) -> list[Any]:
         *_, node, shapes = arguments  # PyTensor before 3.1 has the graph in front
-        # Numbers where they are known: counting windows of symbolic lengths makes graphs, which take time.
+        # Where the type knows a length, its number is used: arithmetic on symbolic lengths would grow the
+        # graph.
         known = [
             [symbolic if n is None else n for n, symbolic in zip(variable.type.shape, shape, strict=True)]
             for variable, shape in zip(node.inputs, shapes, strict=True)
@@ -62,7 +65,7 @@ class KernelOp(Op):
         return self.output_shapes(node, known)
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        """Compute by array operations, in float64."""
+        """Compute by the plain provider, in float64."""
         if self.check is not None:
             self.check(*inputs)
         wide = [value.astype("float64") if value.dtype.kind == "f" else value for value in inputs]
@@ -77,7 +80,7 @@ class KernelOp(Op):
 
 @array_funcify.register(KernelOp)
 def kernel_entry(op: Any, node: Apply, xp: ModuleType) -> Callable:
-    """Take the kernel of the provider for the array module."""
+    """Return the implementation of a node: check the inputs, then call the kernel for the array module."""
     run = op.kernel(op.provider(xp, node.outputs[0].type.dtype), node)
     check = op.check
     if check is None:
@@ -92,11 +95,11 @@ def kernel_entry(op: Any, node: Apply, xp: ModuleType) -> Callable:
 
 @width.register(KernelOp)
 def width_of_kernel(op: Any, node: Apply) -> Width:
-    """Return the Op's own, as far as the node has such inputs: not every convolution has a bias."""
+    """Return which inputs and outputs may have 16 bits; a convolution without bias lacks the third input."""
     return op.width._replace(wants=[k for k in op.width.wants if k < len(node.inputs)])
 
 
 @goes_by_dtype.register(KernelOp)
 def kernel_goes_by_dtype(op: Any, node: Apply, xp: ModuleType) -> bool:
-    """Ask the provider of the kernel."""
+    """Return whether the kernel takes arrays of 16 bits as well as of 32: its provider knows."""
     return op.width is not WIDE and op.provider(xp, "float32").by_dtype

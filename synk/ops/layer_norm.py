@@ -136,7 +136,7 @@ class LayerNormGradient(KernelOp):
 
 
 def _inputs(n_axes: int, x: Any, **parameters: Any) -> tuple[Any, list[Any], tuple[int | None, ...]]:
-    """Return x, its parameters as variables that fit it, and the lengths of the last axes."""
+    """Return x and its parameters as variables that fit each other, and the lengths of x's last axes."""
     x = float_tensor("x", x)
     if x.type.ndim < n_axes:
         raise ValueError(f"gamma has {n_axes} axes, x {x.type.ndim}: x must have as many or more")
@@ -147,7 +147,7 @@ def _inputs(n_axes: int, x: Any, **parameters: Any) -> tuple[Any, list[Any], tup
 
 
 def check_arrays(n_axes: int, x: Any, *parameters: Any) -> None:
-    """Raise ValueError unless arrays fit each other, whose lengths the graph need not know."""
+    """Raise ValueError unless the parameters have the shape of x's last axes; a graph may not know it."""
     last = x.shape[x.ndim - n_axes :]
     for parameter in parameters:
         if parameter.shape != last:

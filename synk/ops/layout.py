@@ -1,12 +1,13 @@
-"""The rewrite that keeps images with their channels last, from the first Op that wants them so to the last.
+"""The rewrite of a graph that keeps its images with their channels last, from one image Op to the next.
 
-Users write (row, channel, height, width); convolutions, and all that stands between them, are fastest with
-the channels of a pixel side by side. One walk decides for the whole graph, so nothing is moved in between:
+Users write images as NCHW: (image, channel, height, width). Convolutions, and the Ops between them, are
+fastest in NHWC, with the channels of a pixel side by side. One walk over the graph converts it all, so that
+no image is converted back and forth:
 
-    image in NCHW -> copied once -> image Ops and what joins them, in NHWC -> views in NCHW
+    image in NCHW -> copied once -> image Ops, and Ops between them, in NHWC -> views in NCHW
 
-Every image Op computes in NHWC, and so does every Elemwise, reduction or join that reads an image which is
-there already. Whatever else reads such an image gets a view of it, which costs nothing.
+Every image Op computes in NHWC, and so does every Elemwise, reduction or join that reads a converted image.
+All other Ops get a view in NCHW of a converted image, which costs nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from pytensor.tensor.extra_ops import CpuContiguous
 from synk.compile.compat import join_pieces
 from synk.ops.image import ImageOp
 
-POSITION = 48.7  # what users wrote is simplified and has no shapes to infer any more; nothing is fused yet
+POSITION = 48.7  # after PyTensor's rewrites that simplify graphs and infer shapes, before elementwise fusion
 
 LAST = (0, 2, 3, 1)  # axes of NCHW in the order of NHWC
-FIRST = (0, 3, 1, 2)  # and back
+FIRST = (0, 3, 1, 2)  # axes of NHWC in the order of NCHW
 
 
 class ChannelsLast(GraphRewriter):
     """Rewrite a graph so that its images have their channels last."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Rewrite ``fgraph``, unless it has no image Op."""
+        """Rewrite ``fgraph`` in place; a graph without image Ops stays as it is."""
         order = fgraph.toposort()
         if not any(isinstance(node.op, ImageOp) for node in order):
             return
@@ -45,17 +46,17 @@ class ChannelsLast(GraphRewriter):
             for old, new in zip(node.outputs, converted(node.op, node, images), strict=False):
                 copy_stack_trace(old, new)
                 images.replaced[old] = new
-        # The last first: then nothing reads the others any more, but what stays as it is.
+        # The last results are replaced first; then only nodes that are not converted still read earlier ones.
         for old, new in reversed(images.replaced.items()):
             if fgraph.clients.get(old):
                 fgraph.replace(old, new, reason="channels_last", import_missing=True)
 
 
 class Images:
-    """Variables that have a counterpart with the channels last."""
+    """The images of a graph for which a variable with the channels last has been made."""
 
     def __init__(self) -> None:
-        # For results of converted nodes, what stands for them in the rest of the graph.
+        # Results of converted nodes, and the variables, in the old order of axes, that replace them.
         self.replaced: dict[Variable, Variable] = {}
         self._inside: dict[Variable, Variable] = {}
 
@@ -63,12 +64,12 @@ class Images:
         return variable in self._inside
 
     def put(self, old: Variable, new: Variable) -> Variable:
-        """Note that ``new`` is the image ``old`` with its channels last; return a view like ``old``."""
+        """Remember ``new`` as the image ``old`` with its channels last; return a view of it in NCHW."""
         self._inside[old] = new
         return new.dimshuffle(FIRST)
 
     def view(self, variable: Variable) -> Variable:
-        """Return a variable of four axes with the second one last, wherever its elements lie."""
+        """Return a variable of four axes with its second axis last; its memory may stay in NCHW order."""
         if variable in self._inside:
             return self._inside[variable]
         if isinstance(variable, Constant):
@@ -79,14 +80,14 @@ class Images:
         return variable.dimshuffle(LAST)
 
     def image(self, variable: Variable) -> Variable:
-        """Return an image with its channels last, side by side in memory."""
+        """Return an image in NHWC whose memory has that order, too; it is copied where necessary."""
         if variable not in self._inside:
             spread = self._spread(variable)
             self._inside[variable] = CpuContiguous()(self.view(variable)) if spread is None else spread
         return self._inside[variable]
 
     def _spread(self, variable: Variable) -> Variable | None:
-        """Return the image made in place, if it is but fewer numbers spread over one."""
+        """Return an Alloc made anew in NHWC, if ``variable`` is one: then no image needs to be copied."""
         if variable.owner is None or not isinstance(variable.owner.op, Alloc):
             return None
         value, *shape = variable.owner.inputs
@@ -97,14 +98,17 @@ class Images:
 
 @singledispatch
 def converted(op: Any, node: Apply, images: Images) -> list[Variable]:
-    """Return variables in place of the outputs of ``node``, with channels last; none, to leave it."""
+    """Return variables, computed in NHWC, to replace the outputs of ``node``; none, to leave it as it is.
+
+    A function is registered for each class of Ops that can be converted.
+    """
     return []
 
 
 @converted.register(ImageOp)
 def image_op(op, node, images):
-    """Return the same Op in the other layout."""
-    matrix = node.inputs[op.image_inputs[0]].type.ndim == 2  # of which there is one layout
+    """Return the outputs of the same image Op in NHWC."""
+    matrix = node.inputs[op.image_inputs[0]].type.ndim == 2  # a matrix has no layout to change
     if op.layout == "NHWC" or matrix:
         return []
     inputs = [
@@ -119,7 +123,7 @@ def image_op(op, node, images):
 
 @converted.register(Elemwise)
 def elementwise(op, node, images):
-    """Return the same Op on the same elements, if one of its images is there already."""
+    """Return the outputs of the same Op in NHWC, if at least one input is a converted image."""
     if not any(variable in images for variable in node.inputs):
         return []
     outputs = op.make_node(*map(images.view, node.inputs)).outputs
@@ -128,7 +132,7 @@ def elementwise(op, node, images):
 
 @converted.register(CAReduce)
 def reduction(op, node, images):
-    """A reduction over the same axes under their new numbers."""
+    """Return the result of the same reduction of a converted image, over the axes in their new positions."""
     (image,) = node.inputs
     if image not in images:
         return []
@@ -140,7 +144,7 @@ def reduction(op, node, images):
 
 @converted.register(Join)
 def joined(op, node, images):
-    """A join of images along the same axis, such as that of channels."""
+    """Return the join of images, some of them converted, along the axis in its new position."""
     axis, pieces = join_pieces(node)
     if axis is None or not any(piece in images for piece in pieces):
         return []

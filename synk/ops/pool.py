@@ -5,7 +5,7 @@
     MaxPool2d -> gradient gy -> MaxPool2dGradient(gy, index, height, width) -> gradient for x
     AvgPool2d -> gradient gy -> AvgPool2dGradient(gy, height, width)        -> gradient for x
 
-Height and width are those of x, which need not be kept.
+Height and width are those of x; x itself need not be kept for the gradient.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MaxPool2d(PoolingOp):
     """The maximum of each window of x, and its place: (y, index).
 
     The index is the place of the first maximum, counted row by row in the window; its dtype is uint8 if that
-    suffices, else int32. NaN is more than any number.
+    suffices, else int32. NaN counts as larger than any number.
     """
 
     __props__ = ("pooling",)
@@ -70,7 +70,7 @@ class MaxPool2d(PoolingOp):
         return provider.max_pool(self.pooling, node.outputs[1].type.dtype)
 
     def connection_pattern(self, node):
-        return [[True, False]]  # places have no gradient
+        return [[True, False]]  # the index has no gradient
 
     def pullback(self, inputs, outputs, cotangents):
         """Send each gradient to where the maximum was."""
@@ -138,7 +138,7 @@ class PoolingGradient(PoolingOp, ImageGradient):
     """The gradient of an Op that pools images."""
 
     def make(self, gy, *others, height, width):
-        """Make the node; the shape is inferred as far as it is known."""
+        """Make the node; ``others`` are the inputs between gy and x's two lengths."""
         gy, sides = float_tensor("gy", gy, (4,)), (length(height), length(width))
         shape = ordered(self.layout, *lengths(self.layout, gy.type.shape)[:2], *map(known, sides))
         return Apply(self, [gy, *others, *sides], [result(gy.type.dtype, shape)])
@@ -148,7 +148,7 @@ class PoolingGradient(PoolingOp, ImageGradient):
 
 
 class MaxPool2dGradient(PoolingGradient):
-    """The gradient for x, from (gy, index, height, width)."""
+    """The gradient of `MaxPool2d` for x, from gy, the index, and the height and width of x."""
 
     __props__ = ("pooling",)
     image_inputs = (0, 1)
@@ -172,7 +172,7 @@ class MaxPool2dGradient(PoolingGradient):
 
 
 class AvgPool2dGradient(PoolingGradient):
-    """The gradient for x, from (gy, height, width)."""
+    """The gradient of `AvgPool2d` for x, from gy, and the height and width of x."""
 
     __props__ = ("pooling", "count_padding")
     differentiated = "avg_pool2d"
@@ -188,7 +188,7 @@ class AvgPool2dGradient(PoolingGradient):
 
 
 def index_dtype(pooling: Pooling) -> str:
-    """Return the dtype that holds all places of a window."""
+    """Return the dtype of the index of a maximum: the smaller one if it can count all places of a window."""
     return "uint8" if pooling.size[0] * pooling.size[1] <= 256 else "int32"
 
 
@@ -257,20 +257,20 @@ def global_avg_pool2d(x: Any) -> Variable:
 
 
 def pooling_of(size: Any, stride: Any, padding: Any) -> Pooling:
-    """Return the geometry that a user describes."""
+    """Return the geometry for the arguments of `max_pool2d` or `avg_pool2d`."""
     places = pair("size", size)
     steps = places if stride is None else pair("stride", stride)
     return Pooling(Window(places, steps, padding_pairs(padding)))
 
 
 def known_shape(pooling: Pooling, image: Any) -> tuple[int | None, ...]:
-    """Return the shape of the result as far as it is known; None is unknown."""
+    """Return the shape of the result for images of shape ``image``; None is a length that is not known."""
     n_images, channels, *sides = lengths(pooling.layout, image)
     return ordered(pooling.layout, n_images, channels, *known_counts(pooling.window, sides, pooling.size))
 
 
 def pooled_shape(pooling: Pooling, shape: Any) -> tuple[Any, ...]:
-    """Return the symbolic shape of the result."""
+    """Return the shape of the result, as expressions of the symbolic lengths in ``shape``."""
     n_images, channels, height, width = lengths(pooling.layout, shape)
     count, (rows, columns) = pooling.window.count, pooling.size
     return ordered(pooling.layout, n_images, channels, count(0, height, rows), count(1, width, columns))

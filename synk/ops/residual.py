@@ -1,11 +1,11 @@
-"""The end of a residual block as one Op, and its gradient; programs of GPUs are rewritten to them.
+"""The end of a residual block as one Op, its gradient, and rewrites that put them into programs for GPUs.
 
     relu(BatchNorm(x) + shortcut)                        -> Residual(x, gamma, beta, shortcut)
     BatchNormGradient(where(y > 0, a + b, 0), x, ...)    -> ResidualGradient(x, y, ..., a, b)
 
-The masked gradient is an output of the second, as the shortcut's path reads it too. Images have their
-channels last by then: the rewrites run behind ``layout`` (48.7), and before elementwise Ops are fused (49),
-which would take the sums for other kernels.
+The masked gradient is an output of `ResidualGradient`, since it is the gradient for the shortcut, too. The
+rewrites run after `layout` (48.7), so that images have their channels last, and before elementwise Ops are
+fused (49), which would put the sums into other kernels.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from synk.compile.programs.elementwise.fusion import TAGS
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
 from synk.ops.checks import float_tensor, same_shape
-from synk.ops.fuse import rectified, sole
+from synk.ops.fuse import parts_of_mask, producer_read_once
 
 POSITION = 48.8
 
 
 class Residual(BatchNormOp):
-    """``y = max(0, batch_norm(x) + shortcut)``; the statistics are the other outputs, as of `BatchNorm`."""
+    """Compute ``y = max(0, batch_norm(x) + shortcut)``, and the statistics that `BatchNorm` returns, too."""
 
     __props__ = ("eps", "image_layout")
     differentiated = "a program"
@@ -63,7 +63,11 @@ class Residual(BatchNormOp):
 
 
 class ResidualGradient(BatchNormOp):
-    """Gradients for x, gamma and beta, and ``g``: the sum of the gradients of y where y > 0, else 0."""
+    """The gradient of `Residual` for x, gamma, beta and the shortcut.
+
+    Its inputs end with the gradients of y, whose sum it takes. The last output is that sum where y > 0, else
+    0.
+    """
 
     __props__ = ("n_gradients", "image_layout")
     differentiated = "a program"
@@ -73,7 +77,7 @@ class ResidualGradient(BatchNormOp):
 
     @property
     def image_inputs(self) -> tuple[int, ...]:  # type: ignore[override]
-        """x, y, and the gradients behind four vectors."""
+        """The positions of x, y and the gradients of y; four vectors come between."""
         return (0, 1, *range(6, 6 + self.n_gradients))
 
     image_outputs = (0, 3)
@@ -96,7 +100,7 @@ class ResidualGradient(BatchNormOp):
 
 
 def check_images(layout: str, x: Any, vectors: Any, *others: Any) -> None:
-    """Raise ValueError unless arrays fit each other, whose lengths the graph need not know."""
+    """Raise ValueError unless the arrays' lengths fit each other; the graph may not have known them."""
     check_arrays(layout, x, *vectors)
     same_shape("x, y, the shortcut and gradients", x, *others)
 
@@ -106,16 +110,16 @@ def check_images(layout: str, x: Any, vectors: Any, *others: Any) -> None:
 
 @node_rewriter([Elemwise])
 def residual_sum(fgraph, node):
-    """Add and rectify in the kernel of the batch norm."""
+    """Replace batch norm, sum and rectifier by `Residual`."""
     if not isinstance(node.op.scalar_op, ReLU):
         return None
-    total = sole(fgraph, node.inputs[0], Elemwise)
+    total = producer_read_once(fgraph, node.inputs[0], Elemwise)
     if total is None or not isinstance(total.op.scalar_op, basic.Add) or len(total.inputs) != 2:
         return None
     if not _alike(*total.inputs, node.outputs[0]):
         return None
     for term, shortcut in (total.inputs, total.inputs[::-1]):
-        norm = sole(fgraph, term, BatchNorm)
+        norm = producer_read_once(fgraph, term, BatchNorm)
         if norm is not None and not norm.op.relu and _is_last(norm.op, term):
             results = Residual(norm.op.eps, norm.op.layout)(*norm.inputs, shortcut, return_list=True)
             copy_stack_trace(node.outputs[0], results)
@@ -125,15 +129,15 @@ def residual_sum(fgraph, node):
 
 @node_rewriter([BatchNormGradient])
 def residual_gradient(fgraph, node):
-    """Mask and add gradients in the first pass of the batch norm's."""
+    """Replace the gradient of batch norm, and the mask and sum before it, by `ResidualGradient`."""
     masked, x, *vectors = node.inputs
-    # What nobody else reads is the business of `fuse`, and of a kernel that need not write it.
+    # A masked gradient that only this node reads is left to `fuse`, whose kernel need not write it.
     if node.op.relu or len(fgraph.clients[masked]) < 2 or not _is_last(node.op, x):
         return None
-    gradient, y = rectified(masked)
+    gradient, y = parts_of_mask(masked)
     if y is None or not _alike(gradient, y, x):
         return None
-    total = sole(fgraph, gradient, Elemwise)
+    total = producer_read_once(fgraph, gradient, Elemwise)
     adds = total is not None and isinstance(total.op.scalar_op, basic.Add) and len(total.inputs) == 2
     gradients = total.inputs if adds and _alike(*total.inputs, x) else [gradient]
     op = ResidualGradient(len(gradients), node.op.layout)
@@ -143,18 +147,18 @@ def residual_gradient(fgraph, node):
 
 
 def _is_last(op: BatchNormOp, x: Any) -> bool:
-    """Tell whether the channels of ``x`` are its last axis."""
+    """Return whether the channels of ``x`` are its last axis."""
     return x.type.ndim == 2 or op.layout == "NHWC"
 
 
 def _alike(*variables: Any) -> bool:
-    """Tell whether no variable broadcasts and all have one dtype."""
+    """Return whether all variables have one dtype and broadcast along the same axes."""
     patterns = {(v.type.dtype, v.type.broadcastable) for v in variables}
     return len(patterns) == 1
 
 
 def register() -> None:
-    """Add the rewrites to those for programs of GPUs."""
+    """Register the rewrites with PyTensor, for programs for GPUs only."""
     sequence, tag = SequenceDB(), TAGS["CUDA"]
     optdb.register("residual", sequence, tag, position=POSITION)
     for position, rewriter in enumerate((residual_sum, residual_gradient)):

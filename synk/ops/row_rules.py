@@ -1,6 +1,6 @@
-"""Rules of the Ops of networks: how what a rank computes of its images, or rows, relates to one process's.
+"""For Ops of networks: how a rank's outputs, from its rows alone, relate to those of one process.
 
-inputs with rows along axis 0 -> outputs: rows, parts of a sum over rows, statistics of this rank's batch
+inputs with rows along axis 0 -> outputs: rows, parts of a sum over rows, or statistics of the rank's rows
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATISTIC = Own(OF_ONE_RANK)
 
 
 class RowByRow(NamedTuple):
-    """The inputs of an Op that have rows, and the relations that its outputs have then."""
+    """The positions of an Op's inputs that have rows, and the relations of its outputs to one process's."""
 
     rows: tuple[int, ...]
     outputs: tuple[Relation, ...]
@@ -50,8 +50,8 @@ OPS: dict[type, RowByRow] = {
 
 
 @relate.register(KernelOp)
-def of_networks(op: KernelOp, node: Apply, given: Relations) -> Outcome:
-    """Apply the entry of `OPS`, if all inputs that have rows have them along their first axis."""
+def relate_network_op(op: KernelOp, node: Apply, given: Relations) -> Outcome:
+    """Return the relations that `OPS` lists for an Op, if its inputs have their rows along the first axis."""
     rule = OPS.get(type(op))
     found = [given[k] for k in rule.rows if isinstance(given[k], Rows)] if rule is not None else []
     if rule is None or not found or any(one.axis for one in found):
@@ -64,11 +64,12 @@ def of_networks(op: KernelOp, node: Apply, given: Relations) -> Outcome:
 
 
 @relate.register(CollectiveOp)
-def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
-    """Keep a collective that completes its input on every rank; put its input in the place of any other.
+def relate_collective(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
+    """Keep a collective that turns parts into the value of one process; replace any other by its input.
 
-    An all-reduce completes parts of a sum, an all-gather rows. In one process a collective returns its input,
-    and ranks are to have that value: so the sum over ranks of what all of them have is that itself.
+    An all-reduce adds up parts of a sum, and an all-gather joins rows. One process's collective returns its
+    input, and ranks are to have the value of one process: so an all-reduce of a value that is equal on all
+    ranks must not add it up, but return it.
     """
     *values, _ = given
     if isinstance(op, AllReduceOp) and all(value == Partial(op.op) for value in values):
@@ -80,5 +81,5 @@ def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
 
 
 def as_in_one_process(value: Any, result: Any) -> Any:
-    """Return the result of a collective of one rank: its input, in the type of its result."""
+    """Return the result that a collective has in one process: its input, converted to the result's type."""
     return value if value.type == result.type else result.type.filter_variable(value, allow_convert=True)

@@ -2,13 +2,13 @@
 
     xp, dtype -> convolution_kernels, pooling_kernels, norm_kernels -> provider -> implementations
 
-A provider's functions take the geometry of an Op and return a function of arrays that accepts ``out=``. For
-arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all else loops in C where there
-is a compiler; for those of CuPy, convolutions are cuDNN's where that is installed, and all else kernels in
-CUDA. All fall back by themselves to the providers that are written in array operations. These serve every
-other module.
+A provider's methods take the geometry of an Op and return a function of arrays that accepts ``out=``. For
+arrays of NumPy, oneDNN computes convolutions where the extra is installed, and loops in C everything else
+where there is a compiler. For arrays of CuPy, cuDNN computes convolutions where it is installed, and kernels
+in CUDA everything else. Where one of these cannot be used, it falls back itself to a provider written in
+array operations; these providers serve all other array modules.
 
-A provider is imported when it is chosen: no program reads them all, and most read none.
+A provider's module is imported when it is chosen: no program needs all of them, and most need none.
 """
 
 from types import ModuleType
@@ -30,7 +30,7 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
         return onednn.OneDnn(plain) if dtype == "float32" and onednn.available() else plain
     from synk.gpu.kernels import cudnn
 
-    # It looks at the dtype of each array itself: programs may hold 16 bits where graphs say float32.
+    # `CuDnn` reads the dtype of each array: a program may hold 16 bits where the graph says float32.
     return cudnn.CuDnn(xp, plain) if cudnn.serves(xp) else plain
 
 

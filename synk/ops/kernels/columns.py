@@ -1,12 +1,12 @@
-"""Images as matrices whose rows are pixels, or all that a window sees of them.
+"""Copy images into matrices: a row is one pixel, or all pixels that one window covers.
 
     Grid: where the windows are -> pieces -> Piece: some images, or some rows of one
     image, Piece -> columns -> (groups, windows, places and channels)
                  -> matrix  -> (groups, pixels, channels)
 
-Images come as views with their channels first. Their layout decides the order in memory of what is made here:
-with channels last, a row of the matrix is copied in runs of as many elements as a row of a window has; with
-channels first the matrix lies transposed, and is copied in runs of as many as a row of the image has.
+A window has places, each of which falls on one pixel. Images come as views with their channels first; their
+layout decides the order of the matrix in memory. With channels last, the matrix is in C order, copied in runs
+as long as a row of a window. With channels first, its transpose is, copied in runs as long as an image's row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from synk.ops.kernels.window import Pair, Window, ordered
 
 
 class Piece(NamedTuple):
-    """Some images, and some rows of their windows."""
+    """A part of the work: some images, and some rows of windows in each."""
 
     images: slice
     rows: slice
@@ -28,27 +28,27 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Windows on a plane; all lengths are down and across."""
+    """The position of all windows in an image; each pair is (in height, in width)."""
 
-    outputs: Pair  # windows
-    places: Pair  # of a window
+    outputs: Pair  # number of windows
+    places: Pair  # number of places of a window
     start: Pair  # pixel of the first place of the first window; less than 0 in the padding
     stride: Pair  # pixels from one window to the next
     dilation: Pair  # pixels from one place to the next
 
     @classmethod
     def of(cls, window: Window, outputs: Pair, places: Pair) -> Grid:
-        """Return the windows of a convolution."""
+        """Return the grid of a convolution with so many outputs and places."""
         (top, _), (left, _) = window.padding
         return cls(outputs, places, (-top, -left), window.stride, window.dilation)
 
     def is_every_pixel(self, size: Pair) -> bool:
-        """Tell whether every window is one pixel of an image of this size, and every pixel one window."""
+        """Return whether the windows are the pixels of an image of this size, one by one."""
         simple = self.places == self.stride == (1, 1) and self.start == (0, 0)
         return simple and self.outputs == size
 
     def span(self, direction: int, windows: slice) -> Pair:
-        """Return the pixels, start and stop, between the ends of some windows."""
+        """Return the first pixel that some windows cover, and the one after the last, in one direction."""
         start = self.start[direction] + windows.start * self.stride[direction]
         reach = (self.places[direction] - 1) * self.dilation[direction]
         return start, start + (windows.stop - windows.start - 1) * self.stride[direction] + reach + 1
@@ -63,10 +63,10 @@ def pieces(
     whole: bool = False,
     windows: int | None = None,
 ) -> Iterator[Piece]:
-    """Cut windows into pieces whose columns take about ``budget`` bytes; a row of windows may take more.
+    """Yield pieces whose columns take about ``budget`` bytes, though at least one row of windows each.
 
-    One place of a window takes ``place_bytes``: all channels. With ``whole`` images are not cut; a piece of
-    several images stops at ``windows``, if that is given.
+    One place of a window takes ``place_bytes``, with all channels. With ``whole``, no image is split. A piece
+    of several images has at most ``windows`` windows, if that is given.
     """
     height, width = grid.outputs
     row_bytes = max(1, width * place_bytes * grid.places[0] * grid.places[1])
@@ -80,10 +80,10 @@ def pieces(
 
 
 def columns(xp: ModuleType, image: Any, grid: Grid, groups: int, layout: str, piece: Piece) -> Any:
-    """Return the pixels that the windows of a piece see, (groups, windows, places and channels of the group).
+    """Return the pixels that the windows cover, (groups, windows, places and channels of the group).
 
-    It is a view if every window is one pixel. A row has the order (channel, place) if channels come first,
-    else (place, channel), which is that of the image in memory.
+    The result is a view if every window is one pixel. A row is ordered (channel, place) if channels come
+    first in the layout, else (place, channel): as the image in memory.
     """
     if grid.is_every_pixel(image.shape[2:]):
         return matrix(part_of(image, piece), groups, layout)
@@ -109,7 +109,7 @@ def columns(xp: ModuleType, image: Any, grid: Grid, groups: int, layout: str, pi
 
 
 def seen(xp: ModuleType, image: Any, grid: Grid, layout: str, rows: slice) -> Any:
-    """Return all pixels between the ends of the windows in ``rows``, with zeros where there is no image."""
+    """Return the part of the images that the windows in ``rows`` cover, with zeros for the padding."""
     *lead, height, width = image.shape
     spans = grid.span(0, rows), grid.span(1, slice(0, grid.outputs[1]))
     inner = [slice(max(0, a), min(n, b)) for (a, b), n in zip(spans, (height, width), strict=True)]
@@ -128,7 +128,7 @@ def channels_first(image: Any, layout: str) -> Any:
 
 
 def part_of(image: Any, piece: Piece) -> Any:
-    """Return the pixels of a piece, one for each window."""
+    """Return the pixels of a piece, of an array that has one pixel for each window."""
     return image[piece.images, :, piece.rows]
 
 
@@ -153,11 +153,11 @@ def matrix(image: Any, groups: int, layout: str) -> Any:
 
 
 def lies_evenly(part: Any, layout: str) -> bool:
-    """Tell whether the pixels of a contiguous image's piece lie at even distances in memory."""
+    """Return whether consecutive pixels of a piece are always equally far apart in memory."""
     return layout == "NHWC" or len(part) == 1
 
 
 def write_matrix(result: Any, target: Any) -> None:
-    """Write (groups, pixels, channels of the group) to images in NCHW."""
+    """Copy ``result``, (groups, pixels, channels of the group), into ``target``, images in NCHW."""
     n_images, channels, height, width = target.shape
     target[...] = result.swapaxes(1, 2).reshape(channels, n_images, height, width).swapaxes(0, 1)

@@ -1,14 +1,14 @@
 """Convolutions by matrix products, on arrays of NumPy or a module like it.
 
-The pixels that the windows see become the rows of a matrix, which is multiplied with the weights:
+The pixels that each window covers become a row of a matrix, which is multiplied with the weights:
 
     image -> pieces -> columns (groups, windows, places and channels)
           -> product with weights (groups, places and channels, outputs of the group) -> part of the result
 
 A piece is small enough to stay in a cache from the copy to the product, to the bias and relu. Where every
-window is one pixel the image is such a matrix already, and nothing is copied.
+window is one pixel, the image is that matrix already, and nothing is copied.
 
-On a GPU products are those of all programs, which CUDA graphs may record; CuPy's own refuse that.
+On a GPU, products go through `synk.compile.dispatch.blas`, since CUDA graphs cannot record CuPy's own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ON_DEVICE = (256 << 20, 256 << 20)
 
 
 class Im2col(Provider):
-    """Kernels for convolutions."""
+    """The provider of convolutions by matrix products."""
 
     def __init__(self, xp: ModuleType):
         super().__init__(xp)
@@ -58,7 +58,7 @@ class Im2col(Provider):
         self._written, self._added = BYTES if xp is np else ON_DEVICE
 
     def forward(self, convolution: Convolution, relu: bool, has_bias: bool) -> Callable:
-        """Return ``f(x, w[, bias], out=None)``: convolved, the bias added, then max(0, .) if relu."""
+        """Return ``f(x, w[, bias], out=None)``: the convolution plus the bias, rectified if ``relu``."""
         xp, layout, window = self._xp, convolution.layout, convolution.window
 
         def run(x, w, bias=None, out=None):
@@ -82,7 +82,8 @@ class Im2col(Provider):
             shape = ordered(layout, gy.shape[0], w.shape[1] * groups, *size)
             gx = xp.empty(shape, gy.dtype) if out is None else out
             if window.stride == (1, 1):
-                # Each pixel sees the windows that saw it, through the same places the other way round.
+                # The gradient of a pixel sums over the windows that cover it: a convolution of gy with the
+                # weights reversed.
                 grid = Grid.of(window, size, places)
                 reach = [(k - 1) * d for k, d in zip(places, window.dilation, strict=True)]
                 start = -reach[0] - grid.start[0], -reach[1] - grid.start[1]
@@ -119,7 +120,7 @@ class Im2col(Provider):
         return run
 
     def _correlate(self, x, w, grid: Grid, y, convolution: Convolution, bias=None, relu=False) -> None:
-        """Write the product of each window of x with the weights to its pixel of y."""
+        """Write the product of each window of x with the weights into the pixel of y that belongs to it."""
         xp, groups, layout = self._xp, convolution.groups, convolution.layout
         weights = self._as_matrix(w, groups, layout)
         bias = None if bias is None else bias.reshape(groups, 1, -1)
@@ -138,11 +139,11 @@ class Im2col(Provider):
                 write_matrix(result, target)
 
     def _scatter(self, gy, w, gx, convolution: Convolution) -> None:
-        """Add to gx, which is zero, what each place of each window has had part in."""
+        """Add the gradient of each place of each window to the pixel of gx under it; gx starts as zeros."""
         groups, layout, window = convolution.groups, convolution.layout, convolution.window
         gy, gx = channels_first(gy, layout), channels_first(gx, layout)
         outputs, places, channels = gy.shape[2:], w.shape[2:], w.shape[1]
-        # The columns of what is added have their channels last: each place is copied in runs of them.
+        # With the channels last in these products, each place is added in runs of as many as a group has.
         weights = self._as_matrix(w, groups, "NHWC").swapaxes(1, 2)
         grid = Grid.of(window, outputs, places)
         for piece in pieces(len(gx), grid, gx.shape[1] * gx.dtype.itemsize, self._written, whole=True):
@@ -155,7 +156,7 @@ class Im2col(Provider):
                 target[:, :, :, rows, across] += parts[:, :, :, i, j, to_rows, to_columns]
 
     def _as_matrix(self, w, groups: int, layout: str) -> Any:
-        """Return weights as (groups, places and channels, outputs of the group), ordered as columns."""
+        """Return weights as (groups, places and channels, outputs of the group), ordered as in `columns`."""
         weights = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
         if layout == "NHWC" and w.shape[2:] != (1, 1):
             weights = self._xp.ascontiguousarray(weights.transpose(0, 1, 3, 4, 2))
@@ -163,7 +164,7 @@ class Im2col(Provider):
 
 
 def as_weights(product: Any, groups: int, shape: tuple[int, ...], layout: str) -> Any:
-    """Return a matrix of (groups, places and channels, outputs of the group) as weights."""
+    """Return ``product``, (groups, places and channels, outputs of the group), in the shape of weights."""
     outputs, channels, *places = shape
     weights = product.swapaxes(1, 2)
     if layout == "NHWC":
@@ -172,14 +173,14 @@ def as_weights(product: Any, groups: int, shape: tuple[int, ...], layout: str) -
 
 
 def turned(w: Any, groups: int) -> Any:
-    """Return weights for the way back: inputs and outputs exchanged, places the other way round."""
+    """Return the weights of an input gradient: inputs and outputs exchanged, the places in reverse order."""
     outputs, channels, kh, kw = w.shape
     weights = w.reshape(groups, outputs // groups, channels, kh, kw)[..., ::-1, ::-1].swapaxes(1, 2)
     return weights.reshape(groups * channels, outputs // groups, kh, kw)
 
 
 def check_gradient(convolution: Convolution, gy: Any, w: Any, height: int, width: int) -> None:
-    """Raise ValueError unless ``gy`` is the shape of the convolution of such images with ``w``."""
+    """Raise ValueError unless ``gy`` is the shape of convolved images of height x width; ``w`` is a shape."""
     image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
     expected = convolution.output_shape(image, tuple(w))
     if tuple(gy) != expected:

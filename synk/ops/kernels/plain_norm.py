@@ -1,8 +1,9 @@
 """Batch norm, layer norm and cross-entropy in array operations, for NumPy and for modules like it.
 
-These are the definitions; the loops in C compute the same where there is a compiler, and fall back to these.
-Each method returns an implementation, which takes ``out=``: of several results a tuple, with None for those
-that are to be new. No input is written to, and an empty batch gives what NumPy gives, without its warnings.
+This module defines the results; the loops in C compute the same where there is a compiler, and fall back to
+it. Each method returns an implementation that takes ``out=``: for several results a tuple, with None for each
+result that gets a new array. No input is written to. An empty batch gives the same as in NumPy, but no
+warnings.
 
     PlainNorm(xp).batch_norm(eps, relu, "NHWC") -> f(x, gamma, beta) -> y, mean, inv_std
 """
@@ -18,14 +19,14 @@ from synk.ops.kernels.provider import Provider
 
 
 class PlainNorm(Provider):
-    """Batch norm, layer norm, cross-entropy and ends of residual blocks."""
+    """The provider in array operations: batch norm, layer norm, cross-entropy, ends of residual blocks."""
 
     def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
         """Return forward ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``, by statistics of the batch.
 
-        ``y = (x - mean) * (gamma * inv_std) + beta``, then, with ``relu``, ``max(0, y)``, where NaN stays;
-        ``inv_std = 1 / sqrt(variance + eps)`` with the biased variance. ``layout`` is the order of the axes
-        of a four-dimensional x; of (N, C) it says nothing. All but x and y have shape (C,).
+        ``y = (x - mean) * (gamma * inv_std) + beta``, where ``inv_std = 1 / sqrt(variance + eps)`` with the
+        biased variance; with ``relu``, negative elements become 0 and NaN stays. ``layout`` is the order of
+        the axes if x has four; it has no meaning for x of shape (N, C). All but x and y have shape (C,).
         """
         xp = self._xp
 
@@ -43,7 +44,8 @@ class PlainNorm(Provider):
     def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
         """Return backward ``f(gy, x, gamma, beta, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
 
-        With ``relu``, g is gy where y was positive, which is found by forward's arithmetic, and 0 elsewhere::
+        Without ``relu``, g is gy. With it, g is gy where y was positive and 0 elsewhere; y is computed again
+        by the arithmetic of forward::
 
             ggamma = Σ g * (x - mean) * inv_std        gbeta = Σ g
             gx = gamma * inv_std * (g - gbeta / n - (x - mean) * inv_std * ggamma / n)
@@ -59,7 +61,7 @@ class PlainNorm(Provider):
             deviation = x - mean[spread]
             gbeta = g.sum(axes, dtype="float64")
             ggamma = (g * deviation).sum(axes, dtype="float64")
-            ggamma = ggamma * inv_std if x.size else ggamma  # of nothing inv_std is NaN
+            ggamma = ggamma * inv_std if x.size else ggamma  # inv_std of an empty batch is NaN
             offset, slope = ((gbeta / n).astype(x.dtype), (ggamma / n * inv_std).astype(x.dtype))
             gx = (gamma * inv_std)[spread] * (g - offset[spread] - deviation * slope[spread])
             return deliver(out, x.dtype, gx, ggamma, gbeta)
@@ -67,9 +69,9 @@ class PlainNorm(Provider):
         return backward
 
     def residual(self, eps: float, layout: str) -> Callable:
-        """Return forward of the end of a residual block: ``y = max(0, batch_norm(x) + shortcut)``, NaN stays.
+        """Return forward of the end of a residual block: ``y = max(0, batch_norm(x) + shortcut)``.
 
-        It is ``f(x, gamma, beta, shortcut, out=None) -> (y, mean, inv_std)``.
+        It is ``f(x, gamma, beta, shortcut, out=None) -> (y, mean, inv_std)``; NaN stays NaN in y.
         """
         xp, norm = self._xp, PlainNorm(self._xp).batch_norm(eps, False, layout)
 
@@ -83,9 +85,9 @@ class PlainNorm(Provider):
     def residual_gradient(self, layout: str) -> Callable:
         """Return backward of `residual`.
 
-        It is ``f(x, y, gamma, beta, mean, inv_std, *gradients, out=None) -> (gx, ggamma, gbeta, g)``, where
-        ``g`` is the sum of the gradients where y is positive, else 0: the gradient for the shortcut, and that
-        from which those for x, gamma and beta follow.
+        It is ``f(x, y, gamma, beta, mean, inv_std, *gradients, out=None) -> (gx, ggamma, gbeta, g)``.
+        ``g``, the gradient for the shortcut, is the sum of ``gradients`` where y is positive, else 0. The
+        gradients for x, gamma and beta are those of batch norm for ``g``.
         """
         xp, norm_gradient = self._xp, PlainNorm(self._xp).batch_norm_gradient(False, layout)
 
@@ -98,8 +100,8 @@ class PlainNorm(Provider):
     def layer_norm(self, eps: float, n_axes: int) -> Callable:
         """Return forward ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``: normalise each row.
 
-        That is the last ``n_axes`` axes together; gamma and beta have their shape, mean and inv_std that of
-        the others.
+        A row is the last ``n_axes`` axes together. gamma and beta have the shape of a row; mean and inv_std
+        have the shape of the other axes.
         """
         xp = self._xp
 
@@ -137,8 +139,8 @@ class PlainNorm(Provider):
     def softmax_cross_entropy(self) -> Callable:
         """Return forward ``f(logits, labels, out=None) -> (losses, log_sum)``, both of shape (rows,).
 
-        ``losses[i] = log_sum[i] - logits[i, labels[i]]``, ``log_sum = log Σ exp(logits)``. A label that is no
-        column is an IndexError with NumPy, and makes a loss of NaN on a device.
+        ``losses[i] = log_sum[i] - logits[i, labels[i]]``, ``log_sum = log Σ exp(logits)``. A label that is
+        not the number of a column raises IndexError with NumPy; on a device, the loss becomes NaN.
         """
         xp = self._xp
 
@@ -146,7 +148,7 @@ class PlainNorm(Provider):
             rows, columns = logits.shape
             wrong, labels = checked(labels, columns, xp)
             highest = logits.max(1) if columns else xp.zeros(rows, logits.dtype)
-            # Infinity minus itself would be NaN, where all logits of a row are minus infinity too.
+            # Infinity minus itself would be NaN, also in a row whose logits are all minus infinity.
             anchor = xp.where(xp.isinf(highest), logits.dtype.type(0), highest)
             with np.errstate(divide="ignore", invalid="ignore"):
                 log = xp.log(xp.exp(logits - anchor[:, None]).sum(1, dtype="float64"))
@@ -167,7 +169,7 @@ class PlainNorm(Provider):
             _, labels = checked(labels, columns, xp)
             with np.errstate(invalid="ignore"):
                 power = xp.exp(logits - log_sum[:, None])
-                # A log_sum of 1e4 is rounded to 5e-4 in float32, and so would every power be.
+                # A log_sum of 1e4 has a rounding error of 5e-4 in float32, which every power would inherit.
                 soft = power / power.sum(1)[:, None]
             soft[xp.arange(rows), labels] -= 1
             (result,) = deliver(None if out is None else (out,), logits.dtype, soft * g[:, None])
@@ -177,20 +179,20 @@ class PlainNorm(Provider):
 
 
 def channel_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple]:
-    """Return the axes to sum over, and the index that spreads (C,) over all."""
+    """Return the axes to sum over, and the index by which a vector (C,) broadcasts along channels."""
     if ndim == 4 and layout == "NCHW":
         return (0, 2, 3), (slice(None), None, None)
     return tuple(range(ndim - 1)), (slice(None),)
 
 
 def split(shape: tuple[int, ...], n_axes: int) -> tuple[tuple[int, ...], int]:
-    """Return the leading axes, and the number of elements in a row of the others."""
+    """Return the lengths of all but the last ``n_axes`` axes, and the number of elements of those last."""
     first = len(shape) - n_axes
     return tuple(shape[:first]), prod(shape[first:])
 
 
 def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return mean and biased variance, added in float64: NumPy adds along the first axis one by one."""
+    """Return mean and biased variance, summed in float64: NumPy sums a first axis one by one, inexactly."""
     with np.errstate(invalid="ignore", divide="ignore"):
         n = float(prod([x.shape[axis] for axis in axes]))
         mean = (x.sum(axes, dtype="float64", keepdims=True) / n).astype(x.dtype, copy=False)
@@ -200,14 +202,15 @@ def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def normalised(x: Any, gamma: Any, beta: Any, mean: Any, inv_std: Any, spread: tuple) -> Any:
-    """Return ``(x - mean) * (gamma * inv_std) + beta``, whose sign backward must find again."""
+    """Return ``(x - mean) * (gamma * inv_std) + beta``; backward calls it, too, so that signs agree."""
     return (x - mean[spread]) * (gamma * inv_std)[spread] + beta[spread]
 
 
 def checked(labels: Any, columns: int, xp: Any) -> tuple[Any, Any]:
-    """Return which labels are no column, and the labels with 0 instead of those.
+    """Return a mask of the labels that are no column's number, and the labels with 0 in place of those.
 
-    Of NumPy's arrays such labels are an IndexError; to learn that from a device would wait for it.
+    With NumPy such a label raises IndexError. On a device it does not: the host would have to wait for the
+    mask.
     """
     wrong = (labels < 0) | (labels >= columns)
     if xp is np and wrong.any():
@@ -217,12 +220,12 @@ def checked(labels: Any, columns: int, xp: Any) -> tuple[Any, Any]:
 
 
 def wrong_label(row: int, label: int, columns: int) -> IndexError:
-    """Return the error for a label that is no column."""
+    """Return the error for a label that is not the number of a column."""
     return IndexError(f"label {label} in row {row} is no class: logits have {columns} columns, from 0")
 
 
 def deliver(out: Any, dtype: Any, *values: Any) -> tuple:
-    """Return each value, or write it to its place in the tuple ``out``."""
+    """Return the values, each in its array of the tuple ``out``; without one, in ``dtype``."""
     results = []
     for place, value in zip((None,) * len(values) if out is None else out, values, strict=True):
         if place is not None:

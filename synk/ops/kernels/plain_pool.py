@@ -1,8 +1,9 @@
-"""Pooling by slices, on arrays of NumPy or a module like it.
+"""Pooling by strided slices, on arrays of NumPy or a module like it.
 
-One pass per place of the window: all windows' pixels at that place are a strided slice of the image, and the
-outputs that they belong to a slice of the result. Gradients add in the order of places, so the same run twice
-gives the same bits. NumPy goes image by image, whose parts stay in a cache for all passes.
+There is one pass for each place of the window: the pixels that all windows have at that place are a strided
+slice of the image, and the outputs of these windows are a slice of the result. Gradients are added in the
+order of the places, so the same input always gives the same bits. NumPy computes image by image, so that an
+image stays in a cache during all passes.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from synk.ops.kernels.window import AXES, Pooling, image_shape, lengths
 
 
 class PlainPool(Provider):
-    """Kernels for pooling."""
+    """The provider of pooling in array operations."""
 
     def max_pool(self, pooling: Pooling, index_dtype: str) -> Callable:
-        """Return ``f(x, out=None)``: maxima, and the place of the first one in the window, row by row."""
+        """Return ``f(x, out=None)``: each window's maximum, and the first place with it, row by row."""
         xp, unsigned = self._xp, f"uint{8 * np.dtype(index_dtype).itemsize}"
 
         def run(x, out=None):
@@ -34,13 +35,14 @@ class PlainPool(Provider):
                 image, best = x[images], y[images]
                 for _, to, pixels in places(pooling, x.shape, shape):
                     xp.maximum(best[to], image[pixels], out=best[to])
-                # To ask on a device would wait for it; there, NaN is looked for without asking.
+                # On a device, to ask whether there is a NaN would mean waiting; there, NaN is always handled.
                 lost = xp is not np or bool(np.isnan(best).any())
                 for place, to, pixels in places(pooling, x.shape, shape):
                     other = image[pixels] != best[to]
                     if lost:
                         other &= image[pixels] == image[pixels]
-                    # The place, or all bits where another one has the maximum: the least is the first place.
+                    # The code is the place if it has the maximum, else all bits set; the least code is the
+                    # first place.
                     code = xp.negative(other.astype(unsigned)) | np.dtype(unsigned).type(place)
                     xp.minimum(found[images][to], code, out=found[images][to])
             return y, index
@@ -63,7 +65,7 @@ class PlainPool(Provider):
         return run
 
     def avg_pool(self, pooling: Pooling, count_padding: bool) -> Callable:
-        """Return ``f(x, out=None)``: the mean of each window, padding counted as zeros or not at all."""
+        """Return ``f(x, out=None)``: each window's mean; padding counts as zeros if ``count_padding``."""
         xp = self._xp
 
         def run(x, out=None):
@@ -81,7 +83,7 @@ class PlainPool(Provider):
         return run
 
     def avg_pool_gradient(self, pooling: Pooling, count_padding: bool) -> Callable:
-        """Return ``f(gy, height, width, out=None)``: each gradient shared by the pixels of its window."""
+        """Return ``f(gy, height, width, out=None)``: the pixels of a window share its gradient equally."""
 
         def run(gy, height, width, out=None):
             gx = self._zeros(pooling, gy, height, width, out)
@@ -102,27 +104,28 @@ class PlainPool(Provider):
             *_, height, width = lengths(layout, x.shape)
             if height * width == 0:
                 raise ValueError(f"images of {height} x {width} pixels have no mean")
-            # Row by row, then the rows: one sum of all pixels would lose digits. Down comes before across.
+            # A sum within each row, then over rows, rounds less than one sum over all pixels. The axis of
+            # rows comes before that of columns, so summing out columns first leaves its number unchanged.
             total = x.sum(axis=across).sum(axis=down)
             return self._xp.multiply(total, x.dtype.type(1 / (height * width)), out=out)
 
         return run
 
     def _blocks(self, x) -> Iterator[slice]:
-        """One image after the other; all at once on a device, which would wait for a launch each."""
+        """Yield slices of one image each; on a device one of all images, since each slice costs a launch."""
         step = 1 if self._xp is np else max(1, len(x))
         for first in range(0, len(x), step):
             yield slice(first, first + step)
 
     def _zeros(self, pooling: Pooling, gy, height, width, out) -> Any:
-        """Return the zeros to which a gradient is added."""
+        """Return an array of zeros in the shape of the images, to which gradients are added."""
         shape = image_shape(pooling, int(height), int(width), gy)
         (gx,) = fresh(self._xp, (out,), shape, (gy.dtype,))
         gx[...] = 0
         return gx
 
     def _scale(self, pooling: Pooling, count_padding: bool, image, outputs, dtype) -> Any:
-        """Return one over the number of pixels in each window."""
+        """Return the factor that makes a mean of each window's sum: one over its number of pixels."""
         xp, window = self._xp, pooling.window
         if count_padding:
             return np.dtype(dtype).type(1 / (pooling.size[0] * pooling.size[1]))
@@ -136,7 +139,7 @@ class PlainPool(Provider):
 
 
 def places(pooling: Pooling, image, outputs) -> Iterator[tuple[int, tuple, tuple]]:
-    """Yield each place of the window, the outputs that have it in the image, and the pixels there."""
+    """Yield each place of the window, the outputs for which it is in the image, and the pixels there."""
     (height, width), counts = lengths(pooling.layout, image)[2:], lengths(pooling.layout, outputs)[2:]
     lead = (slice(None), slice(None)) if pooling.layout == "NCHW" else (slice(None),)
     for place, (i, j) in enumerate(product(*map(range, pooling.size))):
@@ -146,6 +149,6 @@ def places(pooling: Pooling, image, outputs) -> Iterator[tuple[int, tuple, tuple
 
 
 def fresh(xp, outs, shape, dtypes) -> list:
-    """Return the arrays to write to: those that are given, new ones for None."""
+    """Return the arrays to write to: those of ``outs``, and a new one for each None."""
     outs = (None,) * len(dtypes) if outs is None else outs
     return [xp.empty(shape, d) if out is None else out for out, d in zip(outs, dtypes, strict=True)]

@@ -3,7 +3,7 @@
 Pure arithmetic on lengths in pixels; no array is touched. A window of k places starts every ``stride`` pixels
 of the padded image, and its places are ``dilation`` pixels apart:
 
-    output o, place p -> pixel o * stride + p * dilation - padding before, if the image has it
+    output o, place p -> pixel o * stride + p * dilation - padding before, if that is in the image
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# Where each layout of a batch of images has its channels, rows and columns; axis 0 is the image.
+# By layout of a batch of images: the axes of channels, rows and columns; axis 0 is the image.
 AXES = {"NCHW": (1, 2, 3), "NHWC": (3, 1, 2)}
 LAYOUTS = tuple(AXES)
 
@@ -24,10 +24,10 @@ Pair = tuple[int, int]
 class Window:
     """Windows over height and width, in this order.
 
-    ValueError if a size, stride or dilation is less than one, or a padding negative.
+    Raises ValueError if a size, stride or dilation is less than one, or a padding negative.
     """
 
-    size: Pair | None = None  # places; None where the weights tell
+    size: Pair | None = None  # places; None where the shape of the weights determines them
     stride: Pair = (1, 1)  # pixels from one window to the next
     padding: tuple[Pair, Pair] = ((0, 0), (0, 0))  # pixels added (top, bottom), (left, right)
     dilation: Pair = (1, 1)  # pixels from one place to the next
@@ -64,7 +64,7 @@ class Window:
         return self.output_length(0, height, kh), self.output_length(1, width, kw)
 
     def inside(self, direction: int, place: int, length: int, outputs: int) -> tuple[slice, slice]:
-        """Return the outputs whose window has ``place`` inside the image, and the pixels that lie there.
+        """Return slices of the outputs whose window has ``place`` inside the image, and of the pixels there.
 
         ``direction`` is 0 for height, 1 for width; the image has ``length`` pixels, and there are ``outputs``
         windows. The two slices have equal length, maybe zero.
@@ -81,7 +81,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Convolution:
-    """The geometry of a convolution; ValueError for less than one group, or no such layout.
+    """The geometry of a convolution; raises ValueError for less than one group or an unknown layout.
 
     Weights are always (output channels, input channels / groups, kh, kw).
     """
@@ -120,8 +120,8 @@ class Convolution:
 class Pooling:
     """The geometry of pooling.
 
-    ValueError unless the window has a size, a dilation of 1, and less padding than its size, which leaves no
-    window wholly in the padding.
+    Raises ValueError unless the window has a size, a dilation of 1, and less padding than its size: then no
+    window lies wholly in the padding.
     """
 
     window: Window
@@ -154,18 +154,18 @@ class Pooling:
 
 
 def lengths(layout: str, shape: tuple[Any, ...]) -> tuple[Any, Any, Any, Any]:
-    """Return images, channels, height and width of a shape in ``layout``."""
+    """Return the lengths (images, channels, height, width) from a shape in the order of ``layout``."""
     channels, height, width = AXES[layout]
     return shape[0], shape[channels], shape[height], shape[width]
 
 
 def ordered(layout: str, images: Any, channels: Any, height: Any, width: Any) -> tuple[Any, ...]:
-    """Return the shape in ``layout``."""
+    """Return the shape that has these lengths in the order of ``layout``."""
     return (images, channels, height, width) if layout == "NCHW" else (images, height, width, channels)
 
 
 def image_shape(pooling: Pooling, height: int, width: int, gy: Any, index: Any = None) -> tuple[int, ...]:
-    """Return the shape of images of so many pixels; ValueError if ``gy`` or ``index`` does not fit them."""
+    """Return the shape of the images that were pooled; ValueError if ``gy`` or ``index`` does not fit."""
     images, channels, *_ = lengths(pooling.layout, gy.shape)
     shape = ordered(pooling.layout, images, channels, height, width)
     expected = pooling.output_shape(shape)

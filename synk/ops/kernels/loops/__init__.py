@@ -1,12 +1,13 @@
-"""Loops in C for what is bound by memory: normalisation, pooling and cross-entropy, of NumPy arrays.
+"""Loops in C for kernels whose time goes into reading memory: normalisation, pooling and cross-entropy.
 
-The C files are compiled for a dtype when a function is first called with that, and kept in the store
-of kernels. Where nothing can be compiled, NumPy versions run instead, after a warning.
+They compute NumPy arrays. The C files are compiled for a dtype when a function is first called with that
+dtype, and the library is kept in the store of kernels. Without a compiler, NumPy versions run instead, after
+a warning.
 
     norm, pool (arrays) -> name.c, after common.c (loops) -> c_functions (compiler, store, ctypes)
 
-The same input gives the same bits, whatever ran before: all sums have a fixed order. A result larger than the
-caches is written past them. ctypes releases the interpreter lock during a loop.
+The same input always gives the same bits, because all sums have a fixed order. A result larger than the
+caches is written to memory directly. ctypes releases the interpreter lock during a loop.
 """
 
 from synk.ops.kernels.loops.c_functions import available

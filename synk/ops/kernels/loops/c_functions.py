@@ -1,8 +1,8 @@
-"""Compile the C files of this package when they are first used, and find functions in them.
+"""Compile the C files of this package when they are first needed, and call their functions.
 
-The files are compiled once a machine and dtype, all at a time, by the compiler that elementwise kernels
-use, and kept in their store. Where that is not possible, a warning says so once and `CFunction.form` answers
-None: the caller has a NumPy version.
+All files are compiled at the same time, once for each machine and dtype, by the compiler of elementwise
+kernels; the libraries are kept in the same store. Where that fails, a warning says so once, and
+`CFunction.form` returns None: then the caller computes with NumPy.
 
     common.c, name.c, dtype -> source -> Libraries -> library -> CFunction.form(dtype) -> function of C
 """
@@ -26,7 +26,7 @@ TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp
 
 FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool")
 
-# By file: those that come before it.
+# By file: the other files whose text is put before it.
 NEEDS = {"batch_norm": ("moments",)}
 
 
@@ -40,10 +40,10 @@ ARGUMENTS = {
 
 
 class CFunction:
-    """A function of a C file (named without its suffix), in one form for each dtype.
+    """A function of a C file, in one form for each dtype.
 
-    Its arguments have a letter each: "a" array, in C order, "n" long, "i" int, "d" double, "r" reference
-    to a structure.
+    ``file`` lacks the suffix ".c". ``arguments`` has a letter for each argument: "a" is an array in C order,
+    "n" a long, "i" an int, "d" a double, "r" a reference to a structure.
     """
 
     def __init__(self, file: str, name: str, arguments: str, returns: type | None = None):
@@ -54,7 +54,7 @@ class CFunction:
     def form(self, dtype: np.dtype) -> Callable | None:
         """Return the function for arrays of ``dtype``, or None where it cannot be compiled.
 
-        TypeError if the dtype is neither float32 nor float64.
+        Raise TypeError if the dtype is neither float32 nor float64.
         """
         kind = dtype.name
         if kind not in self._forms:
@@ -73,9 +73,10 @@ class CFunction:
 
 
 def by_address(function: Callable) -> Callable:
-    """Return a function of C that is given arrays, and gets the addresses of their first elements.
+    """Return ``function``, which takes addresses, as a function that takes arrays.
 
-    They are found before the call: in a ``from_param``, which ctypes calls, ^C would become an ArgumentError.
+    The addresses are looked up before the call: in a ``from_param``, which ctypes calls, ^C would become an
+    ArgumentError.
     """
 
     def call(*given: Any) -> Any:
@@ -85,23 +86,23 @@ def by_address(function: Callable) -> Callable:
 
 
 def contiguous(dtype: np.dtype, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Return the arrays in C order and of one dtype; those that are not are copied."""
+    """Return the arrays in C order and of this dtype; an array that is already so is not copied."""
     return [np.ascontiguousarray(array, dtype) for array in arrays]
 
 
 def available() -> bool:
-    """Tell whether there is a compiler; the loops are compiled when they are first called."""
+    """Return whether there is a C compiler; nothing is compiled before a loop is first called."""
     return find_compiler() is not None
 
 
 @cache
 def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
-    """Return the compiled forms of all files for a dtype; None, with a warning, where there can be none."""
+    """Return the library of each C file for a dtype; None, after a warning, if it cannot be compiled."""
     compiler = find_compiler()
     if compiler is None:
         _warn(f"there is no C compiler ({why_none()})", "install gcc, or set CC to a compiler")
         return dict.fromkeys(FILES)
-    # A network needs most files; compiled at the same time they take what the longest takes.
+    # A network needs most files; compiled at the same time, all take no longer than the longest.
     found = load_all(Libraries(compiler, Store()), [source(file, dtype) for file in FILES])
     for library in found:
         if isinstance(library, CompileError):
@@ -111,7 +112,7 @@ def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
 
 
 def load_all(libraries: Libraries, sources: Sequence[str]) -> list[ctypes.CDLL | CompileError]:
-    """Take libraries from the store, or compile those that are missing and keep them there."""
+    """Return the library of each source, from the store; compile and store those that are not there."""
     texts = [SourceText(text, (name_of(libraries.compiler.fingerprint, text),)) for text in sources]
     found: dict[SourceText, Any] = {text: libraries.find(text.names[0]) for text in texts}
     missing = [text for text, library in found.items() if library is None]
@@ -121,7 +122,7 @@ def load_all(libraries: Libraries, sources: Sequence[str]) -> list[ctypes.CDLL |
 
 
 def source(file: str, dtype: str) -> str:
-    """Return the text of a C file for arrays of a dtype."""
+    """Return the text of a C file for arrays of a dtype, with the text that it needs before it."""
     folder = files(__package__)
     common = folder.joinpath("common.c").read_text()
     text = "\n".join(folder.joinpath(f"{name}.c").read_text() for name in (*NEEDS.get(file, ()), file))
@@ -133,7 +134,7 @@ def source(file: str, dtype: str) -> str:
 
 
 def _warn(reason: str, remedy: str) -> None:
-    """Warn once a process: what fails for one file fails for all."""
+    """Warn, but only once in a process for each remedy: what fails for one file mostly fails for all."""
     if remedy in _said:
         return
     _said.add(remedy)

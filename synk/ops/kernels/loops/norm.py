@@ -1,6 +1,6 @@
-"""Batch norm, layer norm and cross-entropy of softmax by loops in C, a file of that name for each.
+"""Batch norm, layer norm and cross-entropy of softmax by loops in C; each has a C file of its name.
 
-arrays -> their geometry, or rows of the last axes -> batch_norm.c, layer_norm.c, cross_entropy.c -> results
+arrays -> their lengths as the loop counts them -> batch_norm.c, layer_norm.c, cross_entropy.c -> results
 """
 
 import ctypes
@@ -19,13 +19,13 @@ LAYER_NORM_GRADIENT = CFunction("layer_norm", "layer_norm_gradient", "aaaaaaaann
 CROSS_ENTROPY = CFunction("cross_entropy", "cross_entropy", "aaaann", ctypes.c_long)
 CROSS_ENTROPY_GRADIENT = CFunction("cross_entropy", "cross_entropy_gradient", "aaaaann", ctypes.c_long)
 
-# No fewer elements than the second pass takes at once: it may start at any channel, so the parameters of
-# columns are repeated for as long.
+# At least as many elements as the second pass of batch_norm.c takes at a time. Where channels are the last
+# axis, that pass may start at any channel, so the parameters are repeated for as many elements more.
 PIECE = 256
 
 
 class LoopNorm(PlainNorm):
-    """Normalisation and cross-entropy; `PlainNorm` computes where nothing can be compiled."""
+    """The provider of normalisation and cross-entropy in C; without a compiler it computes as `PlainNorm`."""
 
     def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
         plain = super().batch_norm(eps, relu, layout)
@@ -124,9 +124,9 @@ class LoopNorm(PlainNorm):
 
 
 def geometry(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
-    """Return outer, channels and inner, the lengths of x as C sees it, and that of repeated parameters.
+    """Return the lengths of x as C sees it, (outer, channels, inner), and the length of repeated parameters.
 
-    ``inner`` is 1 where channels are the last axis.
+    ``outer`` counts the elements of the axes before the channels, ``inner`` those behind, 1 if there is none.
     """
     if len(shape) == 4 and layout == "NCHW":
         outer, channels, inner = shape[0], shape[1], shape[2] * shape[3]
@@ -136,7 +136,7 @@ def geometry(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
 
 
 def check_rows(logits: np.ndarray, *by_row: np.ndarray) -> tuple[int, int]:
-    """Return rows and columns of the logits; ValueError if another array has not one number a row."""
+    """Return the numbers of rows and columns; ValueError if a vector of ``by_row`` has another length."""
     rows, columns = logits.shape
     for array in by_row:
         if array.shape != (rows,):
@@ -145,6 +145,6 @@ def check_rows(logits: np.ndarray, *by_row: np.ndarray) -> tuple[int, int]:
 
 
 def check_labels(row: int, labels: np.ndarray, columns: int) -> None:
-    """Raise IndexError for the row that C did not take; -1 is none."""
+    """Raise IndexError if C refused the label of ``row``; it returns -1 if all labels were columns."""
     if row >= 0:
         raise wrong_label(row, int(labels[row]), columns)

@@ -23,7 +23,7 @@ NO_INDEX = np.empty(0, "uint8")
 
 
 class Geometry(ctypes.Structure):
-    """The geometry of a pooling, as in ``pool.c``."""
+    """The structure of ``pool.c`` that describes a pooling: lengths, strides and padding."""
 
     _fields_ = [
         *((name, ctypes.c_long) for name in ("images", "height", "width", "channels")),
@@ -34,7 +34,7 @@ class Geometry(ctypes.Structure):
 
 
 class LoopPool(PlainPool):
-    """Pooling; `PlainPool` says what is computed, and computes where nothing can be compiled."""
+    """The provider of pooling in C; `PlainPool` defines the results, and computes without a compiler."""
 
     def max_pool(self, pooling: Pooling, index_dtype: Any) -> Callable:
         plain = super().max_pool(pooling, index_dtype)
@@ -126,7 +126,7 @@ class LoopPool(PlainPool):
 def geometry(
     pooling: Pooling, shape: tuple[int, ...], count_padding: bool = True, wide: bool = False
 ) -> Geometry:
-    """Return the geometry for images of ``shape``."""
+    """Return the structure for images of ``shape``; ``wide`` says whether indices are int32."""
     last = pooling.layout == "NHWC"
     images, channels, height, width = lengths(pooling.layout, shape)
     units = (images, height, width, channels) if last else (images * channels, height, width, 1)
@@ -137,6 +137,6 @@ def geometry(
 
 
 def line(g: Geometry, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return scratch memory for one line: numbers, and integers of their size."""
+    """Return scratch arrays for one line of results: of ``dtype``, and of integers of the same size."""
     length = g.channels if g.channels_last else g.out_width
     return np.empty(length, dtype), np.empty(length, f"int{8 * dtype.itemsize}")

@@ -2,13 +2,13 @@
 
     convolution       the provider: forward, input gradient, weight gradient
     shapes            lengths and strides of a convolution; which of oneDNN's ways to compute it is fastest
-    steps             the steps of a convolution, as primitives
-    plan_builder      makes them, with their memory objects, for one set of shapes
-    convolution_plan  what it made, ready to run
+    steps             the steps of a convolution: the primitives (oneDNN's functions) that are run in turn
+    plan_builder      makes the primitives and their memory objects for one set of shapes
+    convolution_plan  the finished plan, ready to run
     engine            the library as a process uses it: one thread, one workspace
-    binding           its functions, constants and errors, through ctypes
+    binding           the library's functions, constants and errors, through ctypes
 
-Importing this loads nothing; the library is loaded when the first kernel runs, or `available` is asked.
+Importing this package loads no library; that happens when the first kernel runs, or `available` is called.
 oneDNN's manual is at https://oneapi-src.github.io/oneDNN/v3.2/.
 """
 

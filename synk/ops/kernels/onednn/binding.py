@@ -1,8 +1,8 @@
 """oneDNN's C functions, constants and errors.
 
-``bind`` declares the functions that are used here; the constants are those of ``dnnl_types.h``. A status
-other than success becomes an exception, `Unsupported` where oneDNN has no implementation. The functions in
-`QUIET` run at every call of a kernel and return their status: a check in Python would double their cost.
+``bind`` declares the functions that this package calls; the constants are those of ``dnnl_types.h``. A status
+other than success is raised as an exception, `Unsupported` where oneDNN has no implementation. The functions
+in `QUIET` run at every call of a kernel and return their status: an automatic check would double their cost.
 """
 
 import ctypes
@@ -92,13 +92,13 @@ class Unsupported(OneDnnError):
 
 
 class Argument(ctypes.Structure):
-    """``dnnl_exec_arg_t``: what a memory object is to a primitive."""
+    """``dnnl_exec_arg_t``: an argument of a primitive: its kind, such as SOURCE, and its memory object."""
 
     _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
 
 
 def bind(library: ctypes.CDLL) -> Any:
-    """Declare arguments and results of the functions that are used, and return the library."""
+    """Declare the types of the functions that this package calls, and return the library."""
     for name, arguments in ARGUMENTS.items():
         function = library[name]
         function.argtypes = arguments
@@ -124,7 +124,7 @@ def created(function: Any, *arguments: Any) -> int:
 
 
 def failure(status: int, name: str) -> OneDnnError:
-    """Return the exception that tells of a status."""
+    """Return the exception for a status other than success; ``name`` is the function that returned it."""
     kind = Unsupported if status == UNIMPLEMENTED else OneDnnError
     return kind(f"oneDNN: {name}: {STATUS.get(status, f'status {status}')}")
 

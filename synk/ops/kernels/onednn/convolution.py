@@ -1,10 +1,10 @@
-"""The provider of oneDNN: where a convolution, or a gradient of one, becomes steps of its primitives.
+"""The provider that computes convolutions, and their gradients, by steps of oneDNN's primitives.
 
-    OneDnn(instead).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
+    OneDnn(fallback).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
 
-An implementation keeps a plan for each set of shapes that it has met, up to `MOST_PLANS`; the oldest goes
-first. Where oneDNN has nothing for a convolution, the same implementation of another provider is kept in its
-place. Without elements there is nothing to plan.
+An implementation keeps a plan for each set of shapes that it was called with, at most `MOST_PLANS`, and drops
+the oldest first. Where oneDNN cannot compute a convolution, another provider's implementation is kept in
+place of a plan. Arrays without elements need no plan.
 """
 
 from __future__ import annotations
@@ -35,56 +35,57 @@ Compute = Callable[..., Any]  # (out, *arrays)
 class OneDnn(Provider):
     """Convolutions by oneDNN.
 
-    The provider ``instead`` has the same three methods, and computes what oneDNN has no fast implementation
-    for.
+    The provider ``fallback`` has the same three methods; it computes the convolutions for which oneDNN has no
+    fast implementation.
     """
 
-    def __init__(self, instead: Any):
+    def __init__(self, fallback: Any):
         super().__init__(np)
-        self._instead = instead
+        self._fallback = fallback
 
     def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
-        """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
-        instead = partial(self._instead.forward, convolution, relu, has_bias)
-        return Forward(convolution, instead, relu, has_bias)
+        """Return ``f(x, w[, bias], out=None)``: the convolution plus the bias, rectified if ``relu``."""
+        fallback = partial(self._fallback.forward, convolution, relu, has_bias)
+        return Forward(convolution, fallback, relu, has_bias)
 
     def input_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
-        return Gradient(convolution, partial(self._instead.input_gradient, convolution), for_input)
+        return Gradient(convolution, partial(self._fallback.input_gradient, convolution), for_input)
 
     def weight_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
-        return Gradient(convolution, partial(self._instead.weight_gradient, convolution), for_weights)
+        return Gradient(convolution, partial(self._fallback.weight_gradient, convolution), for_weights)
 
 
 class Implementation:
-    """Keep plans by shapes: forward and gradients add how they are called.
+    """A function of arrays that keeps one plan for each set of shapes; subclasses add how it is called.
 
-    ``instead`` makes an implementation that takes over where oneDNN has none.
+    ``fallback`` returns the implementation of another provider, for shapes that oneDNN cannot compute.
     """
 
-    takes_out = True  # the mark of synk.compile.tables
+    takes_out = True  # tells synk.compile.tables that the function accepts ``out=``
 
-    def __init__(self, convolution: Convolution, instead: Callable[[], Any]):
+    def __init__(self, convolution: Convolution, fallback: Callable[[], Any]):
         self.convolution = convolution
         self.plans: dict[tuple, tuple[Shape, Compute]] = {}  # the shape of the result, and what computes it
-        self._instead = instead
+        self._fallback = fallback
 
     def plan(
         self, key: tuple, shapes: Shapes, result: Shape, ways: Iterator[AddSteps], *others: int
     ) -> tuple[Shape, Compute]:
-        """Make a function for ``shapes`` by the first of ``ways`` that oneDNN supports; keep it as ``key``.
+        """Plan by the first of ``ways`` that oneDNN supports; return the result's shape and what computes it.
 
-        ``result`` is the shape of the result; ``others`` are given to the other provider behind the arrays.
+        The pair is kept under ``key``. ``result`` is the shape of the result; ``others`` are arguments that
+        the other provider's implementation takes after the arrays.
         """
-        made = result, self.nothing if shapes.is_empty else self._first(shapes, ways, others)
+        made = result, self.compute_empty if shapes.is_empty else self._first(shapes, ways, others)
         if len(self.plans) >= MOST_PLANS:
             del self.plans[next(iter(self.plans))]
         self.plans[key] = made
         return made
 
-    def nothing(self, out: np.ndarray, *arrays: np.ndarray) -> None:
-        """Compute the result where no product has a factor."""
+    def compute_empty(self, out: np.ndarray, *arrays: np.ndarray) -> None:
+        """Compute the result where some array has no elements, so that all sums are empty."""
         out.fill(0)
 
     def _first(self, shapes: Shapes, ways: Iterator[AddSteps], others: tuple[int, ...]) -> Compute:
@@ -92,19 +93,19 @@ class Implementation:
             with suppress(Unsupported), PlanBuilder(engine()) as builder:
                 add_steps(builder, shapes)
                 return builder.finish()
-        other = self._instead()
+        other = self._fallback()
         return lambda out, *arrays: other(*arrays, *others, out=out)
 
 
 class Forward(Implementation):
     """``f(x, w[, bias], out=None)``."""
 
-    def __init__(self, convolution: Convolution, instead: Any, relu: bool, has_bias: bool):
-        super().__init__(convolution, instead)
+    def __init__(self, convolution: Convolution, fallback: Any, relu: bool, has_bias: bool):
+        super().__init__(convolution, fallback)
         self.relu, self.has_bias = relu, has_bias
 
     def __call__(self, x: np.ndarray, w: np.ndarray, *bias: np.ndarray, out: Any = None) -> np.ndarray:
-        """Return the result, a new array or ``out``."""
+        """Return the convolution, in a new array or in ``out``."""
         key = x.shape, w.shape, engine().threads
         shape, compute = self.plans.get(key) or self._plan(key)
         result = np.empty(shape, FLOAT32) if out is None else out
@@ -114,8 +115,8 @@ class Forward(Implementation):
             compute(result, checked(x), checked(w))
         return result
 
-    def nothing(self, out: np.ndarray, *arrays: np.ndarray) -> None:
-        """Compute the result where no product has a factor: the bias."""
+    def compute_empty(self, out: np.ndarray, *arrays: np.ndarray) -> None:
+        """Compute the result where some array has no elements: the bias alone."""
         out.fill(0)
         if self.has_bias:
             bias = np.maximum(arrays[2], 0) if self.relu else arrays[2]
@@ -127,16 +128,19 @@ class Forward(Implementation):
 
 
 class Gradient(Implementation):
-    """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``: ``state`` says which."""
+    """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``.
 
-    def __init__(self, convolution: Convolution, instead: Any, state: Callable[..., tuple]):
-        super().__init__(convolution, instead)
-        self._state = state
+    ``describe`` is `for_input` for the first, or `for_weights` for the second.
+    """
+
+    def __init__(self, convolution: Convolution, fallback: Any, describe: Callable[..., tuple]):
+        super().__init__(convolution, fallback)
+        self._describe = describe
 
     def __call__(
         self, left: np.ndarray, right: np.ndarray, height: Any, width: Any, out: Any = None
     ) -> np.ndarray:
-        """Return the gradient for an array of height x width, a new array or ``out``."""
+        """Return the gradient for an array of height x width, in a new array or in ``out``."""
         key = left.shape, right.shape, int(height), int(width), engine().threads
         shape, compute = self.plans.get(key) or self._plan(key)
         result = np.empty(shape, FLOAT32) if out is None else out
@@ -144,11 +148,11 @@ class Gradient(Implementation):
         return result
 
     def _plan(self, key: tuple) -> Any:
-        return self.plan(key, *self._state(self.convolution, *key[:4]), *key[2:4])
+        return self.plan(key, *self._describe(self.convolution, *key[:4]), *key[2:4])
 
 
 def for_input(convolution: Convolution, gy: Shape, w: Shape, height: int, width: int) -> tuple:
-    """Return the shapes of an input gradient, that of its result, and the ways to compute it."""
+    """Return the lengths of an input gradient, the shape of its result, and the ways to compute it."""
     image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
     shapes = Shapes.of(convolution, image, w)
     _same_result(shapes, gy)
@@ -156,7 +160,7 @@ def for_input(convolution: Convolution, gy: Shape, w: Shape, height: int, width:
 
 
 def for_weights(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: int) -> tuple:
-    """Return the shapes of a weight gradient, that of its result, and the ways to compute it."""
+    """Return the lengths of a weight gradient, the shape of its result, and the ways to compute it."""
     channels, outputs = lengths(convolution.layout, x)[1], lengths(convolution.layout, gy)[1]
     shapes = Shapes.of(convolution, x, (outputs, channels // convolution.groups, kh, kw))
     _same_result(shapes, gy)
@@ -164,15 +168,15 @@ def for_weights(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: int)
 
 
 def _same_result(shapes: Shapes, gy: tuple[int, ...]) -> None:
-    """Raise ValueError if a gradient is not of the shape of the result: oneDNN would read beyond its end."""
+    """Raise ValueError unless ``gy`` is the result's shape: oneDNN would read beyond the array's end."""
     if shapes.result_shape != gy:
         raise ValueError(f"a gradient of shape {gy} does not go with a result of {shapes.result_shape}")
 
 
 def checked(array: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return a C-contiguous float32 array with these elements, the array itself if it is one.
+    """Return the array, or a copy of it if it is not C-contiguous.
 
-    TypeError if it is not float32, ValueError if it has not the ``shape`` that is given.
+    Raise TypeError if it is not float32, and ValueError if ``shape`` is given and it has another one.
     """
     if shape is not None and array.shape != shape:
         raise ValueError(f"an array of shape {array.shape} is given where {shape} is needed")

@@ -1,8 +1,8 @@
 """Primitives and their memory objects for one set of shapes, ready to run.
 
-    ConvolutionPlan(arrays): addresses into the memory objects, then one step after the other
+    ConvolutionPlan(arrays): write the arrays' addresses into the memory objects, then run the steps in order
 
-A `PlanBuilder` makes it, which takes milliseconds; running it costs microseconds of Python.
+A `PlanBuilder` makes a plan, which takes milliseconds; to run it costs microseconds of Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from synk.ops.kernels.onednn.engine import Engine
 
 
 class PlanStep(NamedTuple):
-    """A primitive, its arguments, and oneDNN's name of what it runs."""
+    """A primitive, its arguments, and oneDNN's name of its implementation."""
 
     primitive: int
     arguments: Any  # ctypes array of Argument
@@ -29,7 +29,7 @@ class PlanStep(NamedTuple):
 
 
 class PlanParts(NamedTuple):
-    """The parts of a plan."""
+    """The memory objects, steps and scratch memory of a plan."""
 
     slots: tuple[int, ...]  # memory objects of the result and of the inputs
     steps: tuple[PlanStep, ...]
@@ -37,13 +37,14 @@ class PlanParts(NamedTuple):
     workspace: int  # bytes
     zeroes: bool  # whether the result is filled with zeros first
     constants: tuple[np.ndarray, ...]
-    handles: tuple[tuple[Callable, int], ...]  # how to destroy what
+    handles: tuple[tuple[Callable, int], ...]  # a function that destroys, and the handle for it
 
 
 class ConvolutionPlan:
     """Compute one result from arrays of one set of shapes.
 
-    It uses ``workspace`` bytes of the engine's; ``implementations`` are oneDNN's names of what the steps run.
+    It uses ``workspace`` bytes of the engine's workspace; ``implementations`` are oneDNN's names of the
+    implementations that its steps run.
     """
 
     def __init__(self, engine: Engine, parts: PlanParts):
@@ -59,9 +60,9 @@ class ConvolutionPlan:
         weakref.finalize(self, destroy_all, parts.handles).atexit = False
 
     def __call__(self, out: np.ndarray, *arrays: np.ndarray) -> None:
-        """Compute from ``arrays``, in the order in which the builder was told of them, to ``out``.
+        """Compute ``out`` from ``arrays``, which come in the order of the calls of `PlanBuilder.array`.
 
-        All are C-contiguous float32, of the shapes that this was made for.
+        All are C-contiguous float32 arrays, of the shapes that the plan was made for.
         """
         engine = self._engine
         with engine.lock:
@@ -86,7 +87,7 @@ class ConvolutionPlan:
                 raise failure(status, "dnnl_primitive_execute")
 
     def _place(self) -> None:
-        """Tell the memory objects where their place in the workspace is, if that has moved."""
+        """Write the addresses of scratch memory into the memory objects, if the workspace has moved."""
         workspace = self._engine.workspace
         workspace.grow(self.workspace)
         if self._base != workspace.address:
@@ -103,9 +104,9 @@ def destroy_all(handles: Sequence[tuple[Callable, int]]) -> None:
 
 @cache
 def pointer_reader() -> Callable[[Any], int]:
-    """Return a function that tells the address of an array's first element.
+    """Return a function that returns the address of an array's first element.
 
-    ``array.ctypes.data`` builds an object and takes ten times as long as a look into the array's head.
+    ``array.ctypes.data`` builds an object, which takes ten times as long as reading the array's C structure.
     """
     if not layout_is_known():
         return lambda array: array.ctypes.data

@@ -2,7 +2,7 @@
 
 oneDNN asks OpenMP for the number of threads when a primitive is created, and again when it runs. OpenMP's
 pool does not survive a fork: a child of a process that computed with two threads hangs. So the number is one
-unless `threads` says otherwise; ranks are the parallelism.
+unless `threads` sets another: ranks run in parallel, the kernels of a rank need not.
 
 All kernels share one workspace: oneDNN's scratchpads, and weights in its own order of axes, live only while
 one kernel runs. A lock keeps Python threads from using it at the same time.
@@ -25,9 +25,9 @@ PAGE = 4096  # bytes; also where buffers in the workspace start
 
 
 class Workspace:
-    """Memory that a kernel uses while it runs; grows to what the most demanding one needs.
+    """Scratch memory for the kernel that runs; it grows to what the most demanding kernel needs.
 
-    It starts at ``address``, on a page, which changes when it grows, and has ``size`` bytes.
+    It has ``size`` bytes, and starts at ``address``, the start of a page; growing moves it.
     """
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ class Workspace:
         self._buffer: Any = None
 
     def grow(self, size: int) -> None:
-        """Make sure of at least ``size`` bytes; what was in there is lost."""
+        """Grow to at least ``size`` bytes; the contents are lost."""
         if size > self.size:
-            self._buffer = None  # first, so that both are never there at once
+            self._buffer = None  # freed first, so that old and new memory never exist at once
             self._buffer = np.empty(size + PAGE, "uint8")
             start = self._buffer.ctypes.data
             self.address = start + -start % PAGE
@@ -53,20 +53,20 @@ class Engine:
         self.stream = created(self.api.dnnl_stream_create, self.handle, binding.IN_ORDER)
         self.workspace = Workspace()
         self.threads = 1  # with which primitives are created and run
-        # The runtime that oneDNN itself is linked to, whichever that is: a handle finds what it depends on.
+        # A library's handle also finds functions of the libraries that it is linked to: here oneDNN's OpenMP.
         self._get_threads = getattr(found, "omp_get_max_threads", lambda: 1)
         self.set_threads = getattr(found, "omp_set_num_threads", lambda number: None)
         self.renew_lock()
         os.register_at_fork(after_in_child=self.renew_lock)
 
     def renew_lock(self) -> None:
-        """Take a new lock: in a forked child the old one may be held by a thread that is not there."""
+        """Make a new lock: in a forked child the old one may be held by a thread that only the parent has."""
         self.lock = threading.RLock()
 
     def use_threads(self) -> int:
-        """Set OpenMP's number of threads to ours; return what it was, for `set_threads` afterwards.
+        """Set OpenMP's number of threads to ``threads``; return the old one, to be restored by `set_threads`.
 
-        It is a setting of the calling thread, and other libraries heed it too.
+        The number is a setting of the calling thread, and other libraries that use OpenMP follow it, too.
         """
         before = self._get_threads()
         self.set_threads(self.threads)
@@ -75,7 +75,7 @@ class Engine:
 
 @cache
 def engine() -> Engine:
-    """Return the engine of this process, which children inherit; OneDnnError says why there is none."""
+    """Return the engine of this process, which children inherit; raise OneDnnError if oneDNN is not found."""
     found = find_onednn.find()
     if found.library is None:
         raise binding.OneDnnError(found.reason)

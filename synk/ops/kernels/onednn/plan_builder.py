@@ -1,10 +1,10 @@
-"""Make plans: primitives, their memory objects, and their places in the workspace.
+"""Make a plan: create primitives and memory objects, and give buffers their places in the workspace.
 
     array(layout), buffer(descriptors), step(primitive descriptor, memory objects), ...
         -> finish() -> ConvolutionPlan
 
-A buffer lies in the engine's workspace, and so do the scratchpads of the steps, which share one place behind
-the buffers.
+Buffers lie in the engine's workspace, one after the other. The scratchpads of all steps share one place
+behind them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryObject:
 
 
 class PlanBuilder:
-    """Collects the steps of a plan. As a context manager it frees, at the end, what only planning needs.
+    """Collect the steps of a plan; as a context manager, free what only planning needs when it ends.
 
     ``zeroes`` says whether the result is to be filled with zeros before the first step.
     """
@@ -74,16 +74,16 @@ class PlanBuilder:
         return ConvolutionPlan(self.engine, parts)
 
     def array(self, layout: ArrayLayout) -> MemoryObject:
-        """Return a memory object for an array that each run is given.
+        """Return a memory object for the result or for an input, whose array is given anew to each run.
 
-        Call this for the result first, then for the inputs: runs are given the arrays in the same order.
+        Call this for the result first, then for the inputs: a run takes its arrays in the same order.
         """
         memory = self._memory(self.descriptor(layout))
         self._slots.append(memory.handle)
         return memory
 
     def buffer(self, *descriptors: int) -> tuple[MemoryObject, ...]:
-        """Return a memory object for each descriptor, all of them for the same place in the workspace."""
+        """Return a memory object for each descriptor; all are views of one place in the workspace."""
         memories = tuple(self._memory(descriptor) for descriptor in descriptors)
         self._placed += [(memory.handle, self._buffers) for memory in memories]
         size = max(self.api.dnnl_memory_desc_get_size(descriptor) for descriptor in descriptors)
@@ -95,11 +95,11 @@ class PlanBuilder:
         return self._for_now(describe(self.api, layout), self.api.dnnl_memory_desc_destroy)
 
     def attributes(self, relu: bool = False) -> int:
-        """Return the attributes of a primitive, with max(0, .) after it if wanted.
+        """Return the attributes of a primitive, whose result is rectified if ``relu``.
 
-        oneDNN's own ReLU makes NaN zero, which would hide that a training diverges; its leaky one with a
-        slope of zero, ``prelu``, keeps NaN at no cost, makes -0.0 of negative numbers and NaN of minus
-        infinity. A step of such a primitive gets `slope`.
+        oneDNN's own ReLU turns NaN into zero, which would hide that a training diverges. Its leaky ReLU with
+        a slope of zero, ``prelu``, keeps NaN at no cost; it turns negative numbers into -0.0 and minus
+        infinity into NaN. A step of such a primitive takes `slope` as an argument.
         """
         api = self.api
         attributes = self._for_now(created(api.dnnl_primitive_attr_create), api.dnnl_primitive_attr_destroy)
@@ -111,12 +111,12 @@ class PlanBuilder:
         return attributes
 
     def slope(self, ndim: int) -> dict[int, MemoryObject]:
-        """Return the slope of zero that a primitive with ReLU takes as an argument; see `attributes`.
+        """Return the argument for the slope, zero, of a primitive that rectifies; see `attributes`.
 
         ``ndim`` is the number of axes of the primitive's result.
         """
         memory = self._memory(self.descriptor(contiguous(*[1] * ndim)))
-        # One number is read, but by some implementations as a vector.
+        # Only one number counts, but some implementations load it as a vector of 16.
         zeros = np.zeros(16, "float32")
         self._constants.append(zeros)
         self.api.dnnl_memory_set_data_handle(memory.handle, zeros.ctypes.data)
@@ -125,8 +125,8 @@ class PlanBuilder:
     def primitive(self, function: Any, *arguments: Any, prefer: str = "") -> int:
         """Make a primitive descriptor with one of oneDNN's functions, and return it.
 
-        The function's first argument, where it puts the descriptor, is added here. The first implementation
-        with ``prefer`` in its name is taken, if there is one. Raises `Unsupported` if there is no
+        ``arguments`` lack the function's first one, a place for the descriptor. The first implementation
+        whose name contains ``prefer`` is taken, if there is one. Raise `Unsupported` if there is no
         implementation, or only oneDNN's reference, a slow loop over elements.
         """
         first = self._made(function, arguments)
@@ -141,7 +141,7 @@ class PlanBuilder:
         return first
 
     def step(self, primitive_descriptor: int, arguments: Mapping[int, MemoryObject]) -> None:
-        """Add a step that runs a primitive; ``arguments`` has the memory object for each of its roles."""
+        """Add a step that runs a primitive; ``arguments`` maps roles, such as SOURCE, to memory objects."""
         api = self.api
         primitive = created(api.dnnl_primitive_create, primitive_descriptor)
         self._handles.append((api.dnnl_primitive_destroy, primitive))
@@ -163,7 +163,7 @@ class PlanBuilder:
         self.step(primitive, {binding.SOURCE: source, binding.TARGET: target})
 
     def query(self, primitive_descriptor: int, what: int) -> int:
-        """Return the memory descriptor that a primitive has for an array; ``what`` says for which."""
+        """Return the memory descriptor that a primitive wants for an array; ``what`` is which one."""
         return self.api.dnnl_primitive_desc_query_md(primitive_descriptor, what, 0)
 
     def _made(self, function: Any, arguments: tuple) -> int:

@@ -1,11 +1,11 @@
-"""Lengths and strides of one convolution, and which of oneDNN's ways to compute it is fastest.
+"""Lengths and strides of one convolution, and rules for which of oneDNN's ways to compute it is fastest.
 
-oneDNN names axes in the order (image, channel, row, column) and (group, output, input, row, column); strides
-tell how they really lie, so both layouts of images are plain descriptors of the same lengths.
+oneDNN always has axes in the order (image, channel, row, column) and (group, output, input, row, column), and
+strides for where the elements lie; so images in both layouts have descriptors that differ only in strides.
 
-Pure arithmetic, no library needed. The rules are static, from lengths only, so the same convolution has the
-same bits in every rank and every run. They were found by timing every implementation of oneDNN 3.2 on every
-convolution of ResNet-50 (batch 8, one thread, AVX-512):
+This is arithmetic that needs no library. The rules depend on lengths alone, so the same convolution has the
+same bits on every rank and in every run. They were found by timing every implementation of oneDNN 3.2 on
+every convolution of ResNet-50 (batch 8, one thread, AVX-512):
 
 - Without rules, oneDNN's first choice is the fastest or within a few per cent of it.
 - A convolution with 1 x 1 windows is a product of matrices, and weights in C order are one of them. oneDNN's
@@ -23,12 +23,12 @@ from typing import NamedTuple
 from synk.ops.kernels.window import Convolution, lengths
 
 LANES = 16  # float32 elements in a vector register
-MANY_WEIGHTS = 2**20  # from here on, reordering weights takes longer than products gain by it
-FEW_WEIGHTS = 2**17  # up to here, transposing weights costs nothing beside the product
+MANY_WEIGHTS = 2**20  # with more, reordering them takes longer than a convolution saves over a product
+FEW_WEIGHTS = 2**17  # with fewer, transposing them takes no time beside that of the product
 
 
 class ArrayLayout(NamedTuple):
-    """Lengths of axes, and strides in elements; without strides, oneDNN chooses."""
+    """Lengths of axes, and strides in elements; with None for strides, oneDNN chooses them."""
 
     lengths: tuple[int, ...]
     strides: tuple[int, ...] | None = None
@@ -59,7 +59,7 @@ class Shapes:
 
     @classmethod
     def of(cls, convolution: Convolution, image: tuple[int, ...], weights: tuple[int, ...]) -> Shapes:
-        """Return the lengths for these shapes in memory; ValueError if images and weights do not fit."""
+        """Return the lengths for arrays of these shapes; ValueError if images and weights do not fit."""
         n, channels, height, width = lengths(convolution.layout, image)
         outputs, per_group, kh, kw = weights
         groups = convolution.groups
@@ -87,7 +87,7 @@ class Shapes:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to compute with."""
+        """Return whether an array has no elements."""
         return 0 in (*self.image_shape, *self.result_shape, *self.weights_shape)
 
     @property
@@ -111,7 +111,7 @@ class Shapes:
 
     @property
     def seen(self) -> ArrayLayout:
-        """Layout of those pixels of the images that windows of 1 x 1 read, channels last."""
+        """Layout of the pixels that windows of 1 x 1 read, in images with channels last."""
         high, wide = self.convolution.window.stride
         images, _, row, column = self.image.strides or ()
         return ArrayLayout(
@@ -120,20 +120,20 @@ class Shapes:
 
     @property
     def pixels(self) -> int:
-        """Number of pixels of all results."""
+        """Number of pixels of the result, over all images."""
         return self.n * self.rows * self.columns
 
     @property
     def is_strided(self) -> bool:
-        """Tell whether windows of 1 x 1 skip pixels."""
+        """Return whether windows of 1 x 1 skip pixels."""
         return self.convolution.window.stride != (1, 1)
 
     def is_product(self, of_pixels: bool) -> bool:
-        """Tell whether the convolution, or one of its gradients, is computed as a product of matrices.
+        """Return whether the convolution, or one of its gradients, is computed as a product of matrices.
 
-        ``of_pixels`` stands for the gradient for weights, which sums over pixels. It is always faster as a
-        product, since oneDNN's convolutions leave its result in an order that takes long to undo. The
-        convolution itself and the gradient for images gain only with many weights.
+        ``of_pixels`` means the gradient for weights, which sums over pixels. It is always faster as a
+        product, since oneDNN's convolution leaves its result in an order that takes long to undo. The
+        convolution itself and the gradient for images are faster as products only with many weights.
         """
         window = self.convolution.window
         fits = (
@@ -149,12 +149,12 @@ class Shapes:
 
     @property
     def is_transposed(self) -> bool:
-        """Tell whether the gradient for weights is faster as (inputs x outputs), which has longer rows."""
+        """Return whether the gradient for weights is faster as (inputs, outputs), which has longer rows."""
         return self.inputs <= self.outputs and self.inputs * self.outputs <= FEW_WEIGHTS
 
     @property
     def prefers_gemm(self) -> bool:
-        """Tell whether the gradient for images is faster by oneDNN's implementation of that name."""
+        """Return whether the gradient for images is faster by oneDNN's implementation called gemm."""
         return self.convolution.layout == "NHWC" and self.convolution.groups == 1 and self.inputs < LANES
 
     def _ordered(self, channels: int, height: int, width: int) -> tuple[int, ...]:

@@ -4,9 +4,9 @@
     input_gradient    gradient of the result, weights -> gradient of the image
     weight_gradient   image, gradient of the result -> gradient of the weights
 
-Each can be computed in two ways: by oneDNN's convolution, which wants weights in an order that it chooses
-itself, so they are reordered on the way; and, for windows of 1 x 1, by a product of matrices. A function that
-adds the steps of one tells the builder of the result first, and of its inputs in the order above.
+Each of the three can be computed in two ways: by oneDNN's convolution, which chooses the order of the weights
+in memory, so that a step reorders them; and, for windows of 1 x 1, by a product of matrices. A function that
+adds steps registers its arrays with the builder: the result first, then the inputs in the order above.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ AddSteps = Callable[[PlanBuilder, Shapes], None]
 
 
 def forward(shapes: Shapes, relu: bool, has_bias: bool) -> Iterator[AddSteps]:
-    """Yield ways to compute the result, the best first."""
+    """Yield functions that add the steps of a convolution, the fastest way first."""
     if shapes.is_product(of_pixels=False):
         yield lambda builder, shapes: product_forward(builder, shapes, relu, has_bias)
     yield lambda builder, shapes: convolution_forward(builder, shapes, relu, has_bias)
 
 
 def input_gradient(shapes: Shapes) -> Iterator[AddSteps]:
-    """Yield ways to compute the gradient for images, the best first."""
+    """Yield functions that add the steps of the gradient for images, the fastest way first."""
     if shapes.is_product(of_pixels=False):
         yield product_input_gradient
     yield convolution_input_gradient
 
 
 def weight_gradient(shapes: Shapes) -> Iterator[AddSteps]:
-    """Yield ways to compute the gradient for weights, the best first."""
+    """Yield functions that add the steps of the gradient for weights, the fastest way first."""
     if shapes.is_product(of_pixels=True):
         yield product_weight_gradient
     yield convolution_weight_gradient
 
 
 def convolution_forward(builder: PlanBuilder, shapes: Shapes, relu: bool, has_bias: bool) -> None:
-    """Add the steps of oneDNN's convolution."""
+    """Add the steps of a convolution by oneDNN's primitive for it."""
     result, image, weights = map(builder.array, (shapes.result, shapes.image, shapes.weights))
     arguments = {SOURCE: image, TARGET: result}
     if has_bias:
@@ -57,7 +57,7 @@ def convolution_forward(builder: PlanBuilder, shapes: Shapes, relu: bool, has_bi
 
 
 def convolution_input_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
-    """Add the steps of oneDNN's convolution."""
+    """Add the steps of the gradient for images by oneDNN's primitive for it."""
     image, result, weights = map(builder.array, (shapes.image, shapes.result, shapes.weights))
     attributes = builder.attributes()
     primitive = builder.primitive(
@@ -73,7 +73,7 @@ def convolution_input_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
 
 
 def convolution_weight_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
-    """Add the steps of oneDNN's convolution."""
+    """Add the steps of the gradient for weights by oneDNN's primitive for it."""
     weights, image, result = map(builder.array, (shapes.weights, shapes.image, shapes.result))
     attributes = builder.attributes()
     primitive = builder.primitive(
@@ -92,7 +92,7 @@ def convolution_weight_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
 
 
 def product_forward(builder: PlanBuilder, shapes: Shapes, relu: bool, has_bias: bool) -> None:
-    """Result (pixels, outputs) = image (pixels, inputs) @ weights transposed."""
+    """Add the steps of result (pixels, outputs) = image (pixels, inputs) @ weights transposed."""
     pixels, inputs, outputs = shapes.pixels, shapes.inputs, shapes.outputs
     result = builder.array(contiguous(pixels, outputs))
     image = _image_as_matrix(builder, shapes)
@@ -102,7 +102,7 @@ def product_forward(builder: PlanBuilder, shapes: Shapes, relu: bool, has_bias: 
 
 
 def product_input_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
-    """Gradient (pixels, inputs) = gradient of the result (pixels, outputs) @ weights."""
+    """Add the steps of image gradient (pixels, inputs) = result gradient (pixels, outputs) @ weights."""
     pixels, inputs, outputs = shapes.pixels, shapes.inputs, shapes.outputs
     if not shapes.is_strided:
         image = builder.array(contiguous(pixels, inputs))
@@ -118,7 +118,10 @@ def product_input_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
 
 
 def product_weight_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
-    """Gradient (outputs, inputs) = gradient of the result transposed @ image; or that, transposed."""
+    """Add the steps of weight gradient (outputs, inputs) = result gradient transposed @ image.
+
+    Where it is faster, the transpose of this product is computed, and transposed by a last step.
+    """
     pixels, inputs, outputs = shapes.pixels, shapes.inputs, shapes.outputs
     weights = builder.array(contiguous(outputs, inputs))
     if not shapes.is_transposed:
@@ -137,7 +140,10 @@ def product_weight_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
 
 
 def _image_as_matrix(builder: PlanBuilder, shapes: Shapes, transposed: bool = False) -> MemoryObject:
-    """Return the pixels that windows see, (pixels, inputs), copied together if there are others between."""
+    """Return the pixels that windows read as a matrix (pixels, inputs).
+
+    If windows skip pixels, a step copies those that are read into a buffer.
+    """
     pixels, inputs = shapes.pixels, shapes.inputs
     matrix = ArrayLayout((inputs, pixels), (1, inputs)) if transposed else contiguous(pixels, inputs)
     if not shapes.is_strided:
@@ -151,7 +157,7 @@ def _image_as_matrix(builder: PlanBuilder, shapes: Shapes, transposed: bool = Fa
 def _compact(
     builder: PlanBuilder, shapes: Shapes, matrix: ArrayLayout | None = None
 ) -> tuple[MemoryObject, ...]:
-    """Return a buffer of the pixels that windows see, as a matrix and as images."""
+    """Return two memory objects for one buffer of the pixels that windows read: a matrix, and images."""
     matrix = matrix or contiguous(shapes.pixels, shapes.inputs)
     _, inputs, rows, columns = named = shapes.seen.lengths
     images = ArrayLayout(named, (rows * columns * inputs, 1, columns * inputs, inputs))
@@ -181,7 +187,7 @@ def _product(
 def _forward_descriptor(
     builder: PlanBuilder, shapes: Shapes, attributes: int, bias: int | None = None
 ) -> int:
-    """Return the descriptor of the convolution, which that of a gradient takes as a hint."""
+    """Return the descriptor of the convolution; to make that of a gradient, oneDNN asks for it."""
     return builder.primitive(
         builder.api.dnnl_convolution_forward_primitive_desc_create,
         *(builder.engine.handle, binding.FORWARD, binding.DIRECT),
@@ -191,7 +197,7 @@ def _forward_descriptor(
 
 
 def _reordered(builder: PlanBuilder, primitive: int, weights: MemoryObject) -> MemoryObject:
-    """Return weights in the order that a primitive reads: the array itself, or a buffer that a step fills."""
+    """Return weights in the order that a primitive reads: the array, or a buffer that a step copies it to."""
     staged = _staged(builder, primitive, binding.WEIGHTS_DESCRIPTOR, weights)
     if staged is not weights:
         builder.reorder(weights, staged)
@@ -199,7 +205,7 @@ def _reordered(builder: PlanBuilder, primitive: int, weights: MemoryObject) -> M
 
 
 def _staged(builder: PlanBuilder, primitive: int, what: int, weights: MemoryObject) -> MemoryObject:
-    """Return memory for weights in the order that a primitive wants: the array itself, or a buffer."""
+    """Return memory for weights in the order that a primitive wants: the array if it has it, or a buffer."""
     wanted = builder.query(primitive, what)
     if builder.api.dnnl_memory_desc_equal(wanted, weights.descriptor):
         return weights
