@@ -1,1 +1,1 @@
-"""The path for GPUs: devices, communicators, kernels and programs in CUDA."""
+"""Everything that only runs with GPUs needs: devices, communicators, kernels and programs in CUDA."""

@@ -1,11 +1,11 @@
-"""In what form arrays travel through a reduction of NCCL, so that the result is the documented one.
+"""Pack arrays for a reduction by NCCL, so that the result is the one that synk documents.
 
 NCCL reduces eight dtypes, rounds float16 at every step, loses NaN in "min" and "max", and may
 overflow in the sum behind an average. So arrays are packed before and unpacked after:
 
-    array -> pack: bytes seen as, widened to, scaled or ordered as what NCCL reduces -> NCCL -> unpack
+    array -> pack: view, widen, scale or reorder it as a dtype that NCCL reduces -> NCCL -> unpack
 
-Arithmetic of the array module alone: every rule here is tested with NumPy.
+This is arithmetic of the array module alone, so every rule here is tested with NumPy.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class Packing(NamedTuple):
 
 
 class Carrier(NamedTuple):
-    """The form in which arrays of one dtype travel."""
+    """The packing of arrays of one dtype for NCCL."""
 
     dtype: str  # one of `REDUCED`
-    op: str  # what NCCL is to do in that form
+    op: str  # the operation that NCCL is asked for
     steps: tuple[Packing, ...]
 
     def pack(self, xp: Any, array: Any) -> Any:
-        """Return an array as NCCL takes it: flat, contiguous, in its own memory where that will do."""
+        """Return the array as NCCL takes it: flat and contiguous, without a copy where possible."""
         flat = contiguous(array).reshape(-1)
         for step in self.steps:
             flat = step.pack(xp, flat)
         return flat
 
     def unpack(self, xp: Any, flat: Any, shape: tuple[int, ...]) -> Any:
-        """Return the result in the dtype of the array."""
+        """Return the result of NCCL in the array's dtype and ``shape``."""
         for step in reversed(self.steps):
             flat = step.unpack(xp, flat)
         return flat.reshape(shape)
@@ -58,14 +58,14 @@ def contiguous(array: Any) -> Any:
 
 
 def carrier_of(op: str, dtype: Any, n_ranks: int) -> Carrier | None:
-    """Return how arrays of ``dtype`` travel, or None if NCCL has nothing for ``op`` on them.
+    """Return how to pack arrays of ``dtype``, or None if NCCL cannot do ``op`` on them.
 
-    Raises TypeError if ``op`` has no meaning for the dtype, as in `check_operation`, or NCCL does not know
-    it.
+    Raise TypeError if ``op`` has no meaning for the dtype, as in `check_operation`, or if NCCL does not know
+    the dtype.
     """
     check_operation(op, dtype.str, "the array")
     if dtype.kind == "c" and op == "prod":
-        return None  # a product of parts is not the parts' product
+        return None  # packed as two floats, real and imaginary parts would be multiplied apart
     name, steps = dtype.name, []
     if name in SEEN_AS:
         steps.append(_seen_as(SEEN_AS[name], dtype))
@@ -82,7 +82,7 @@ def carrier_of(op: str, dtype: Any, n_ranks: int) -> Carrier | None:
         elif op == "avg" and n_ranks & (n_ranks - 1):
             steps.append(_scaled(name, n_ranks))
             op = "sum"
-        # NCCL_AVG multiplies by 1 / n_ranks first: exact, and it cannot overflow, if that is a power of two.
+        # NCCL_AVG multiplies by 1 / n_ranks first. For a power of two that is exact and cannot overflow.
     return Carrier(name, op, tuple(steps))
 
 
@@ -95,26 +95,28 @@ def _widened(name: str, dtype: Any) -> Packing:
 
 
 def _scaled(name: str, n_ranks: int) -> Packing:
-    """Average as a sum of terms so small that it cannot overflow.
+    """Return the packing of an average: a sum of terms that are scaled down, so that it cannot overflow.
 
-    A power of two costs no bits, so ``(Σ x / s) / n · s`` has the bits of ``(Σ x) / n``.
+    The scale s is a power of two, which rounds nothing, so ``(Σ x / s) / n · s`` has the bits of ``(Σ x) /
+    n``.
     """
     real = np.dtype(name).type
     scale, largest = real(1 << (n_ranks - 1).bit_length()), np.finfo(name).max
 
     def unpack(xp: Any, total: Any) -> Any:
         average = total / real(n_ranks) * scale
-        # All terms were finite where the sum is; the average may be rounded beyond the largest of them.
+        # Where the sum is finite, so were all terms; rounding may still lift the average above the
+        # largest number.
         return xp.where(xp.isfinite(total), xp.clip(average, -largest, largest), average)
 
     return Packing(lambda xp, flat: flat * (1 / scale), unpack)
 
 
 def _ordered(name: str, op: str) -> Packing:
-    """Compare floats as integers of the same order, in which NaN is the extreme that wins.
+    """Return the packing of "min" and "max": floats become integers in the same order, and NaN wins.
 
-    The bits of positive floats grow with them; those of negative ones shrink, so all but the sign
-    are turned over. The result's bits are those of one of the terms, or a NaN's.
+    The bits of a positive float, read as an integer, grow with the float; those of a negative one shrink, so
+    all of them but the sign are inverted. The result has the bits of one of the terms, or of a NaN.
     """
     integer = np.dtype(name.replace("float", "int"))
     limits = np.iinfo(integer)

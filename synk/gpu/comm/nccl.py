@@ -2,9 +2,10 @@
 
     words through shared memory -> compare -> link -> pack -> NCCL on the current stream -> wait -> unpack
 
-What ranks bring is compared on the host before any data moves. NCCL adds in an order of its own:
-the same bits on every rank, and in every run on the same machine, but from three ranks on not
-those of rank order. *Unrun* on GPUs.
+Before any data moves, the ranks compare on the host which collective each of them calls, and the shapes and
+dtypes of their arrays. NCCL adds in an order of its own: the bits are the same on every rank, and in every
+run on the same machine, but with three ranks or more they are not those of adding in rank order. *Unrun* on
+GPUs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ Shape = tuple[int, ...]
 
 
 class NcclCommunicator(Communicator):
-    """Collectives of CuPy arrays, each rank with a GPU.
+    """Collectives of CuPy arrays through NCCL; each rank has a GPU.
 
-    Results are complete when a method returns. Where arrays of other ranks are (``shared``) is of no use
-    here: a GPU's memory is its rank's own. ``library`` is made in this process, with the rank's device
-    current; ``host`` is of the same ranks, on the same words and barrier, for NumPy arrays.
+    Results are complete when a method returns. The argument ``shared``, the place of other ranks' arrays in
+    shared memory, is not used: a rank cannot read another rank's GPU memory. ``library`` is made in this
+    process, with the rank's device current; ``host`` is the communicator of the same ranks for NumPy arrays.
     """
 
     def __init__(self, barrier: Barrier, library: Library, host: Communicator):
@@ -119,29 +120,29 @@ class NcclCommunicator(Communicator):
         self._link.abort()
 
     def _meet(self, kind: str, op: str, array: Any, shapes: bool = True) -> list[Shape]:
-        """Return the shapes that all ranks bring to this collective, and see that ranks are linked."""
+        """Check that all ranks call this collective, link them by NCCL, and return their shapes."""
         met = self._meeting.agree(kind, op, array, self._link.number, shapes)
         self._link.ensure(met.links)
         return met.shapes
 
     def _run(self, what: str, size: int, launch: Launch, peers: Peers = frozenset()) -> None:
-        """Launch, unless there is nothing to move on any rank; return once all ranks are through."""
+        """Launch a collective, unless no rank has data to move; return once all ranks are done with it."""
         if size:
             self._link.run(launch, what, peers)
         else:
-            self._barrier.wait()  # words may be written again
+            self._barrier.wait()  # from here on, the words in shared memory may be written again
 
     def _codes(self, carrier: Carrier) -> tuple[int, int]:
         return self._library.code(carrier.dtype), self._library.code(carrier.op)
 
     def _reduced(self, array: Any, carrier: Carrier, root: int, in_place: bool) -> Any:
-        """Return the combination of all ranks' arrays on the root."""
+        """Return the combination of all ranks' arrays on the root, and None elsewhere."""
         sent = carrier.pack(self._xp, array)
         code, kind = self._codes(carrier)
         source = target = self._library.pointer(sent)
         result = sent
         if self.rank != root:
-            target = 0  # not looked at
+            target = 0  # NCCL does not read it here
         elif not in_place and source == self._library.pointer(array):
             result = self._xp.empty(sent.shape, sent.dtype)
             target = self._library.pointer(result)
@@ -153,7 +154,7 @@ class NcclCommunicator(Communicator):
         return carrier.unpack(self._xp, result, array.shape) if self.rank == root else None
 
     def _all_gathered(self, array: Any, shapes: list[Shape]) -> list[Any]:
-        """Return the arrays of all ranks, this rank's own among them."""
+        """Return the arrays of all ranks, in rank order."""
         mine = contiguous(array)
         if len(set(shapes)) > 1:
             parts = [mine if r == self.rank else self._xp.empty(s, array.dtype) for r, s in enumerate(shapes)]
@@ -170,7 +171,7 @@ class NcclCommunicator(Communicator):
         return [joined[rank] for rank in range(self.n_ranks)]
 
     def _broadcasting(self, parts: list[tuple[int, Any]]) -> Launch:
-        """Return a launch that sends each array from its root to all."""
+        """Return a function that launches broadcasts: each array of ``parts`` from its root to all ranks."""
         byte = self._library.code("uint8")
 
         def launch(comm: Any, stream: int) -> None:
@@ -186,7 +187,7 @@ class NcclCommunicator(Communicator):
         return reduce(self._xp.multiply, arrays)
 
     def _put(self, result: Any, array: Any) -> Any:
-        """Return ``array`` with the result in it; where it cannot hold one, the result."""
+        """Copy the result into ``array`` and return that; if it cannot be written to, return the result."""
         if not result.size or self._library.pointer(result) == self._library.pointer(array):
             return array
         if not is_writable(array):

@@ -1,9 +1,9 @@
-"""NCCL as CuPy has it: which version, what it is called with, and when it may be used.
+"""Call NCCL through CuPy, and decide by its version when it may be used.
 
     devices of all ranks, version -> connection -> "nccl" or "staged"
-    array -> pointer; stream; mark -> whether the device is through
+    array -> pointer; stream; mark -> whether the device has done its work
 
-What NCCL does on GPUs is *unrun*: it is written from its documentation and sources.
+This is *unrun* on GPUs: it was written from NCCL's documentation and sources.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 SHARES_A_GPU = 23000  # NCCL 2.30 is the first that lets several ranks have one GPU
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
-AT_ONCE = "NCCL_RUNTIME_CONNECT"  # "0": not at run time
+AT_ONCE = "NCCL_RUNTIME_CONNECT"  # "0": connect when the communicator is made, not in the first collective
 ID_BYTES = 128
 NOT_READY = 600  # cudaErrorNotReady
 
@@ -24,11 +24,11 @@ NOT_READY = 600  # cudaErrorNotReady
 def connection(
     devices: Sequence[Hashable], version: int | None, environ: Mapping[str, str] | None = None
 ) -> str:
-    """Decide how ranks are connected: by "nccl", or "staged" through host memory, see `StagedCommunicator`.
+    """Return how to connect the ranks: "nccl", or "staged" for `StagedCommunicator`, through host memory.
 
-    ``devices`` hold, by rank, what tells its GPU from others: an index, or a UUID. ``version`` is NCCL's,
-    as `Library.version` has it; None where there is none. In ``environ`` somebody may have forbidden that
-    ranks share a GPU.
+    ``devices`` has an identity of each rank's GPU, an index or a UUID. ``version`` is NCCL's, as
+    `Library.version` returns it, or None without NCCL. A variable in ``environ`` may forbid NCCL to let ranks
+    share a GPU.
     """
     if version is None:
         return "staged"
@@ -38,10 +38,10 @@ def connection(
 
 
 def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Set what NCCL must find in the environment when several ranks have one GPU; return its names.
+    """Set the variables that NCCL needs when several ranks share a GPU; return the names of those set.
 
-    It is read once, so this comes before NCCL is first called. What the user has set stays, and is not
-    among those names.
+    NCCL reads them once, so call this before NCCL is first called. Variables that the user has set keep their
+    values, and are not among the names.
     """
     most = max(Counter(devices).values(), default=0)
     wanted = {SHARING: "1"} if most > 1 else {}
@@ -52,10 +52,10 @@ def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]
 
 
 def connect_at_once(environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Let NCCL connect ranks when it links them, as `allow_sharing` sets and returns it.
+    """Make NCCL connect all ranks when a communicator is made; return the names of the variables set.
 
-    By default it does so within the first collective of each kind, where a rank whose peer fails before it
-    comes would wait in NCCL for ever, and nothing may abort it.
+    By default NCCL connects two ranks within their first collective of each kind. If one of them fails before
+    it gets there, the other would wait inside NCCL for ever, where no other thread may abort it.
     """
     return _add({AT_ONCE: "0"}, environ)
 
@@ -67,12 +67,12 @@ def _add(wanted: Mapping[str, str], environ: MutableMapping[str, str]) -> tuple[
 
 
 def told(error: Exception) -> str:
-    """Return the text of an error of `Library.Error`."""
+    """Return the text of an error of NCCL; CuPy raises KeyError for results that it has no name for."""
     return f"its result is {error}" if isinstance(error, KeyError) else str(error)
 
 
 def remedy(environ: Mapping[str, str]) -> str:
-    """Return an advice for a failure of NCCL."""
+    """Return advice for the user after a failure of NCCL."""
     more = "set NCCL_DEBUG=WARN to have it say more"
     if not is_on(environ.get(SHARING, "")):
         return more
@@ -80,13 +80,13 @@ def remedy(environ: Mapping[str, str]) -> str:
 
 
 def is_on(value: str) -> bool:
-    """Tell whether NCCL takes the value of a switch for on: it begins with a number other than 0."""
+    """Return whether NCCL takes a variable's value as "on": it begins with a number other than 0."""
     number = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", value)
     return number is not None and number[1].strip("0xX") != ""
 
 
 def import_nccl() -> Any | None:
-    """Return CuPy's module of NCCL, or None where either is not installed."""
+    """Return CuPy's module for NCCL, or None if CuPy or NCCL is not installed."""
     try:
         from cupy.cuda import nccl
     except (ImportError, UserWarning):  # CuPy warns, and says what to install; a warning may be an error
@@ -95,15 +95,15 @@ def import_nccl() -> Any | None:
 
 
 class Library:
-    """The part of NCCL and CuPy that communicators use, for the device that is current when this is made.
+    """The functions of NCCL and CuPy that communicators call, for the device that is current at its making.
 
-    It is made of the modules ``cupy`` and ``cupy.cuda.nccl``, release 14 or later. ``xp`` is the array
-    module; calls of NCCL raise one of ``Error``.
+    ``cupy`` and ``nccl`` are the modules ``cupy`` and ``cupy.cuda.nccl``, release 14 or later. ``xp`` is the
+    array module; ``Error`` is the tuple of the exceptions that calls of NCCL raise.
     """
 
     def __init__(self, cupy: Any, nccl: Any):
         self.xp = cupy
-        # CuPy 14 knows no name for results after ncclRemoteError, and fails to raise those.
+        # CuPy 14 has no names for results after ncclRemoteError, and raises a KeyError for them.
         self.Error = (nccl.NcclError, KeyError)
         self._nccl = nccl
         self._device = cupy.cuda.runtime.getDevice()
@@ -117,12 +117,12 @@ class Library:
         return self._nccl.get_unique_id()
 
     def connect(self, n_ranks: int, unique_id: bytes, rank: int) -> Any:
-        """Return this rank's communicator, once all ranks have called this; on any thread."""
+        """Return this rank's communicator of NCCL, once all ranks have called this; any thread may."""
         with self.on_device():
             return self._nccl.NcclCommunicator(n_ranks, unique_id, rank)
 
     def on_device(self) -> AbstractContextManager[Any]:
-        """Make the device current meanwhile; another thread may have another one."""
+        """Return a context in which the calling thread uses this device: in CUDA, each thread has its own."""
         return self.xp.cuda.Device(self._device)
 
     @contextmanager
@@ -135,7 +135,7 @@ class Library:
             self._nccl.groupEnd()
 
     def code(self, name: str) -> int:
-        """Return NCCL's number of a dtype or an operation."""
+        """Return NCCL's number for the name of a dtype or an operation."""
         return getattr(self._nccl, f"NCCL_{name.upper()}")
 
     def pointer(self, array: Any) -> int:
@@ -143,11 +143,11 @@ class Library:
         return array.data.ptr
 
     def stream(self) -> int:
-        """Return the stream on which the arrays of this thread are computed."""
+        """Return the address of the stream in which this thread computes its arrays."""
         return self.xp.cuda.get_current_stream().ptr
 
     def mark(self) -> Callable[[], bool]:
-        """Return a function that tells whether this thread's stream has done all it was given until now."""
+        """Return a function that says whether this thread's stream has done what it was given so far."""
         event = self.xp.cuda.Event(disable_timing=True)
         event.record()
         runtime = self.xp.cuda.runtime

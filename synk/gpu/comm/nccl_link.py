@@ -1,12 +1,13 @@
-"""One rank's link to the others through NCCL: made when first needed, given up when anything fails.
+"""One rank's link to the others through NCCL: made when first needed, and aborted when anything fails.
 
     link numbers of all ranks differ, or are 0 -> unique id through shared words -> connect, together
-    launch -> mark on the stream -> look around until the device is through -> barrier
+    launch -> mark on the stream -> check for failures until the device is done -> barrier
 
-A rank that waits for the device sees failures and deaths as at a barrier. It aborts its link
-then, and so do all others: after the launch, none leaves a collective before the barrier at its
-end. The next collective makes a new link. Where NCCL waits for other ranks within a call, when it connects,
-the call is made on a thread that is watched. All this is *unrun* on GPUs.
+A rank that waits for the device checks meanwhile whether another rank has failed or died, as at a barrier,
+and aborts its link if so. All other ranks do the same, because after the launch no rank leaves a collective
+before the barrier at its end. The next collective makes a new link. While NCCL connects ranks, it waits for
+them within a call; such a call is made on a thread of its own, so that the rank can still check. *Unrun* on
+GPUs.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Any, NoReturn
 from synk.gpu.comm.nccl_library import ID_BYTES, Library, remedy, told
 from synk.transport.commands.sync import SLEEP_SECONDS, Barrier
 
-SPIN_SECONDS = 1e-3  # for which to ask the device again at once
-PAUSE_SECONDS = 100e-6  # between looks after that
-GRACE_SECONDS = 0.5  # in which a death is heard of that NCCL has noticed already
+SPIN_SECONDS = 1e-3  # for so long, the device is asked again and again without a pause
+PAUSE_SECONDS = 100e-6  # between two questions after that
+GRACE_SECONDS = 0.5  # after an error of NCCL: how long to wait for news of the death that may have caused it
 
 Launch = Callable[[Any, int], None]  # (NCCL's communicator, stream)
 Peers = frozenset[tuple[str, int]]  # ("send", to whom), ("recv", from whom)
 
 
 class Link:
-    """The link of one rank; its ``number`` is the same on every rank that has it, 0 for none."""
+    """The link of one rank. All ranks of a link have it under the same ``number``; 0 means no link."""
 
     def __init__(self, barrier: Barrier, library: Library):
         self.number = 0
@@ -41,7 +42,7 @@ class Link:
         self._peers: Peers = frozenset()  # with whom messages have been exchanged on this link
 
     def ensure(self, numbers: Sequence[int]) -> None:
-        """Make a new link unless the numbers of all ranks' links, as they told each other, are the same.
+        """Make a new link, unless ``numbers``, those of all ranks' links, say that all share one.
 
         Every rank calls this at the same point.
         """
@@ -57,9 +58,9 @@ class Link:
     def run(self, launch: Launch, what: str, peers: Peers = frozenset()) -> None:
         """Launch part of a collective on the current stream; return once it is over on every rank.
 
-        ``what`` names the collective in errors; ``peers`` tell what it sends to which rank and receives
-        from which. Raises Aborted if another rank failed meanwhile, and RuntimeError if NCCL reports an
-        error.
+        ``what`` names the collective in errors; ``peers`` lists the ranks that it sends messages to or
+        receives them from. Raise Aborted if another rank failed meanwhile, and RuntimeError if NCCL reports
+        an error.
         """
         stream = self._library.stream()
         if peers <= self._peers:
@@ -71,12 +72,12 @@ class Link:
         self.complete(self._library.mark(), what)
 
     def launch(self, launch: Launch, stream: int, what: str) -> None:
-        """Launch part of a collective on a stream, and do not wait for it; raises as `run`."""
+        """Launch part of a collective on a stream, without waiting; raise the errors of `run`."""
         with self._giving_up(what):
             launch(self._communicator, stream)
 
     def complete(self, done: Callable[[], bool], what: str) -> None:
-        """Return once what was launched is done here, and over on every rank; raises as `run`."""
+        """Return once the launched work is done here, and on every rank; raise the errors of `run`."""
         with self._giving_up(what):
             self._wait(done)
             self._barrier.wait()
@@ -92,7 +93,7 @@ class Link:
             raise
 
     def abort(self) -> None:
-        """Give up the link; what it still runs ends. Another process need not know."""
+        """Abort the link, which ends its work on the device; other processes need not be told."""
         communicator = self._communicator
         self._forget()
         self._abort(communicator)
@@ -106,7 +107,7 @@ class Link:
                 communicator.abort()  # destroy would wait for the other ranks, which may be gone
 
     def _give_up(self) -> None:
-        # Told first: NCCL may keep this rank in its abort until the others abort too.
+        # The others are told first: NCCL may not return from the abort before they abort, too.
         self._barrier.fail()
         self.abort()
 
@@ -119,7 +120,7 @@ class Link:
                 time.sleep(PAUSE_SECONDS)
 
     def _explain(self, error: Exception, what: str) -> NoReturn:
-        """Raise what is behind an error of NCCL: a death, another rank's failure, or the error itself."""
+        """Raise the cause of an error of NCCL: a rank's death or failure, or else the error itself."""
         try:
             until = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < until:
@@ -134,7 +135,7 @@ class Link:
     # --- connecting --------------------------------------------------------------------------------
 
     def _share_id(self) -> bytes:
-        """Return rank 0's new id; its words are free between two barriers, since all have read them."""
+        """Return the id that rank 0 makes and shares; between two barriers, nobody else uses these words."""
         self._barrier.wait()
         if self._barrier.rank == 0:
             self._header(0)[: ID_BYTES // 8] = memoryview(self._library.unique_id()).cast("q")
@@ -142,7 +143,7 @@ class Link:
         return self._header(0)[: ID_BYTES // 8].tobytes()
 
     def _connected(self, unique_id: bytes) -> Any:
-        """Return NCCL's communicator, once all ranks have come."""
+        """Return NCCL's communicator, once all ranks have called this."""
 
         def connect() -> Any:
             return self._library.connect(self._barrier.n_ranks, unique_id, self._barrier.rank)
@@ -150,7 +151,7 @@ class Link:
         return watched(connect, self._barrier.look, self._abort, SLEEP_SECONDS)
 
     def _launch_first(self, launch: Launch, stream: int) -> None:
-        """Launch messages to or from ranks that NCCL connects with in this call, waiting for them there."""
+        """Launch the first messages between ranks: NCCL connects them in this call, and waits for them."""
         communicator = self._communicator
         errors: list[BaseException] = []
 
@@ -164,7 +165,7 @@ class Link:
         try:
             watched(messages, self._barrier.look, lambda _: self._abort(communicator), SLEEP_SECONDS)
         except BaseException:
-            self._forget()  # it is in use, and given up after that
+            self._forget()  # the thread still uses it; `watched` aborts it once the thread returns
             raise
         if errors:
             raise errors[0]
@@ -173,21 +174,21 @@ class Link:
 def watched(
     call: Callable[[], Any], look: Callable[[], None], give_up: Callable[[Any], None], seconds: float
 ) -> Any:
-    """Return the result of a call, or raise its error, or that of ``look`` if that comes first.
+    """Run ``call`` on a thread; return its result, or raise its error, or an error of ``look`` before that.
 
-    For calls that wait for other ranks within NCCL, since these may never come. Its communicators block,
-    and must not be aborted while a thread is inside: what a call that was left behind holds is given up
-    once it returns, which it does when the other ranks give up theirs.
+    This is for calls that wait for other ranks within NCCL, since these may never come. A communicator must
+    not be aborted while a thread is inside a call of it. So if ``look`` raises, the thread is left behind,
+    and its communicator is aborted once the call returns, as it does when the other ranks abort theirs.
 
-    ``look`` looks around once, every so many ``seconds``. ``give_up`` is called once a call that was left
-    behind has ended, with its result, or None if it raised; on the thread of whoever comes to know of it.
+    ``look`` checks for failures, and is called every ``seconds``. ``give_up`` is called after a thread was
+    left behind and its call has ended, with the call's result, or None if it raised; on either thread.
     """
     results: list[Any] = []
     errors: list[BaseException] = []
     is_left = False
 
     def dispose() -> None:
-        with suppress(IndexError):  # whichever of two threads comes first
+        with suppress(IndexError):  # the other thread has disposed of the result already
             give_up(results.pop())
 
     def work() -> None:

@@ -1,8 +1,8 @@
-"""Collectives of device arrays by way of host memory: it always works.
+"""Collectives of device arrays through host memory, which work on every machine.
 
     device array -> to_host -> HostCommunicator -> from_host -> device array
 
-For ranks that share a GPU where NCCL does not let them, and where there is no NCCL.
+They are used where there is no NCCL, and where ranks share a GPU and NCCL does not allow that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from synk.values.reduction import Accumulator, cast
 
 
 class StagedCommunicator(Communicator):
-    """Collectives of device arrays through ``host``, a communicator of NumPy arrays.
+    """Collectives of device arrays, computed by ``host``, a communicator of NumPy arrays.
 
-    Where arrays of other ranks are (``shared``) is of no use here: a device's memory is its rank's own.
-    ``to_host`` and ``from_host`` are the device's. What ``from_host`` is given may change once it has
-    returned.
+    The argument ``shared``, the place of other ranks' arrays in shared memory, is not used: a rank cannot
+    read another rank's device memory. ``to_host`` and ``from_host`` are the device's methods. ``from_host``
+    must copy: its argument may be overwritten once it has returned.
     """
 
     def __init__(self, host: Communicator, to_host: Callable[[Any], Any], from_host: Callable[[Any], Any]):
@@ -67,7 +67,7 @@ class StagedCommunicator(Communicator):
         return self._host.gather(self._plain(array), root, read=self._reading(read, array.dtype), only=only)
 
     def _plain(self, array: Any) -> Any:
-        """Return an array on the host in a dtype of NumPy's own, which shared memory is described by."""
+        """Return the array on the host; bfloat16 as uint16, since shared memory cannot describe it."""
         array = self._to_host(array)
         return array.view(np.uint16) if is_bfloat16(array) else array
 
@@ -75,7 +75,7 @@ class StagedCommunicator(Communicator):
         return lambda arrays: read([self._from_host(array.view(dtype)) for array in arrays])
 
     def _put(self, result: Any, array: Any) -> Any:
-        """Return ``array`` with the result in it; where it cannot hold one, the result."""
+        """Copy the result into ``array`` and return that; if it cannot be written to, return the result."""
         if result is array:
             return array
         if not is_writable(array):
@@ -84,7 +84,7 @@ class StagedCommunicator(Communicator):
         return array
 
     def _reduced_bfloat16(self, array: Any, op: str) -> Any:
-        """Combine arrays of a dtype that NumPy's reductions do not know, in float32, on every rank."""
+        """Return the combination of bfloat16 arrays, computed in float32 on every rank."""
 
         def read(slots: Sequence[Any]) -> Any:
             if len({slot.shape for slot in slots}) > 1:
@@ -103,11 +103,11 @@ class StagedCommunicator(Communicator):
 
 
 def is_bfloat16(array: Any) -> bool:
-    """Return whether an array has the dtype that NumPy knows by an extension only."""
+    """Return whether the array is of bfloat16, a dtype that NumPy only has through an extension."""
     return array.dtype.name == "bfloat16"
 
 
 def is_writable(array: Any) -> bool:
-    """Return whether each element of an array has a place of its own that may be written to."""
+    """Return whether the array may be written to; a broadcast one may not, since elements share memory."""
     flags = array.flags
     return (flags.c_contiguous or flags.f_contiguous) and getattr(flags, "writeable", True)

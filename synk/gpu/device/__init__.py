@@ -1,1 +1,1 @@
-"""CUDA's devices, found without initialising them, and copies to and from them."""
+"""GPUs: found without initialising CUDA, used through CuPy, and fed with rows from the host."""

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs, through CuPy: each rank has one, or its share of one.
+"""The device of a rank that computes on an NVIDIA GPU, or on its share of one, through CuPy.
 
     fork -> CudaDevice (touches nothing) ... in the rank's own process: activate -> stream, memory pool
 
-Has run on a stand-in for CuPy only, and on no GPU yet.
+It has run on the tests' replacement of CuPy only, and on no GPU yet.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ UNDECIDED = 0  # COMPUTE_TYPE_TBD: the next product reads the variable again
 class CudaDevice(Device):
     """One GPU, or a share of its memory.
 
-    Making one touches no GPU, so the master may do it before it forks; `activate` does, and is called in the
-    process of the rank.
+    To make a CudaDevice touches no GPU, so the script may do it before workers are forked; `activate`
+    initialises the GPU, and is called in the rank's own process.
 
     Parameters
     ----------
@@ -42,18 +42,18 @@ class CudaDevice(Device):
         The fraction of the GPU's memory that this rank's arrays may take; more raises CuPy's
         ``OutOfMemoryError``. Contexts and workspaces of libraries come on top.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
-        What products of float32 matrices are computed in; "tf32" keeps 10 bits of each factor, the last two
-        keep arrays between nodes in 16 bits as well (`synk.gpu.passes.narrow`). By default what
-        ``CUPY_TF32`` says, else "float32".
+        The format in which products of float32 matrices are computed. "tf32" keeps 10 bits of each factor;
+        the last two also keep arrays between nodes in 16 bits (`synk.gpu.passes.narrow`). By default
+        "tf32" if ``CUPY_TF32`` says so, else "float32".
     host_ops : {"allow", "warn", "raise"}
         What to do about Ops that compute on the host in the middle of a program.
 
     Attributes
     ----------
     precision : str
-        As above; kernels of other libraries keep to it too.
+        The precision in use; kernels of other libraries follow it, too.
     stream : cupy.cuda.Stream
-        Everything that this rank computes is launched here; None before `activate`.
+        The stream in which all of this rank's work is launched; None before `activate`.
     """
 
     name = "cuda"
@@ -77,11 +77,11 @@ class CudaDevice(Device):
         self._host_ops = host_ops
         self._launching: AbstractContextManager[Any] = nullcontext()  # held where a second thread launches
         self._undo = ExitStack()
-        self._threads = threading.local()  # which of them compute here
+        self._threads = threading.local()  # whether the thread has been bound to this GPU
 
     @property
     def xp(self) -> Any:
-        """CuPy, imported when first asked for."""
+        """CuPy's module, which is imported when this is first read."""
         return import_cupy()
 
     def activate(self) -> None:
@@ -107,8 +107,8 @@ class CudaDevice(Device):
         self.bind()
 
     def _take(self, cupy: Any, undo: ExitStack) -> None:
-        """Take each thing in turn, with its way back."""
-        undo.callback(cupy.cuda.Device().use)  # the present one
+        """Acquire the GPU, a memory pool and a stream; push onto ``undo`` how to release each."""
+        undo.callback(cupy.cuda.Device().use)  # the device that is current before
         cupy.cuda.Device(self.gpu.number).use()
         pool = cupy.cuda.MemoryPool()
         pool.set_limit(fraction=self.memory)
@@ -116,25 +116,25 @@ class CudaDevice(Device):
         undo.callback(cupy.cuda.set_allocator, cupy.cuda.get_allocator())
         cupy.cuda.set_allocator(pool.malloc)
         undo.callback(cupy.cuda.get_current_stream().use)
-        # Launches in the null stream, of whatever library, would wait for this one and it for them.
+        # An ordinary stream would wait for launches that some library makes in the null stream.
         self.stream = cupy.cuda.Stream(non_blocking=True)
         undo.callback(self.stream.synchronize)
         undo.callback(_set_tf32, os.environ.get(TF32))
         _set_tf32("1" if self.precision == "tf32" else "0")
 
     def bind(self) -> None:
-        """Let the calling thread compute here: with CUDA, each thread has a GPU and a stream of its own."""
+        """Make the calling thread use this GPU and stream: in CUDA, each thread has its own setting."""
         if not getattr(self._threads, "bound", False):
             self.xp.cuda.Device(self.gpu.number).use()
             self.stream.use()
             self._threads.bound = True
 
     def deactivate(self) -> None:
-        """Wait for all that was launched, and give back stream, pool and precision.
+        """Wait for all launched work, and release stream, memory pool and precision.
 
         Arrays that are still held keep their memory.
         """
-        with suppress(RuntimeError):  # of CUDA: who met it first has told, and all is given back by then
+        with suppress(RuntimeError):  # an error of CUDA was reported where it first occurred; all is released
             self._undo.close()
         self._threads = threading.local()
         self.stream = None
@@ -152,7 +152,7 @@ class CudaDevice(Device):
         return ArrayLinker(self.xp, **options)
 
     def uploader(self) -> Uploader:
-        """Return an uploader, which brings rows to this GPU."""
+        """Return a new uploader, which copies rows of inputs to this GPU."""
         return Uploader(self.xp, self.stream, self.bind, self._host.threads, self._launching)
 
     def from_host(self, array: Any) -> Any:
@@ -163,7 +163,7 @@ class CudaDevice(Device):
 
 
 def default_precision() -> str:
-    """Return the precision that the environment asks for."""
+    """Return "tf32" if the environment variable ``CUPY_TF32`` asks for it, else "float32"."""
     try:
         return PRECISIONS[int(os.environ.get(TF32, "0")) > 0]
     except ValueError:
@@ -171,7 +171,7 @@ def default_precision() -> str:
 
 
 def _set_tf32(value: str | None) -> None:
-    """Set the variable by which CuPy computes with TF32, and have it look again."""
+    """Set the environment variable that switches TF32 in CuPy, and make CuPy read it again."""
     if value is None:
         os.environ.pop(TF32, None)
     else:

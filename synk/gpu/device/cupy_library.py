@@ -1,6 +1,6 @@
-"""CuPy, imported when a GPU is wanted and not before.
+"""Import CuPy, but only when a GPU is wanted.
 
-Importing it loads no driver, so it may happen before the fork: workers have it then.
+The import loads no driver, so it may happen before workers are forked, who then have the module already.
 
     find_cupy, import_cupy -> the module, or CudaUnavailable: which extra to install
 """
@@ -17,14 +17,14 @@ CUDA_13 = 13000
 
 
 def find_cupy() -> bool:
-    """Tell whether CuPy is installed, without importing it."""
+    """Return whether CuPy is installed, without importing it."""
     return find_spec("cupy") is not None
 
 
 def import_cupy(version: int = 0) -> Any:
     """Return the module ``cupy``; ``version`` is that of the driver's CUDA, 0 where it is not known.
 
-    Raises CudaUnavailable if it is not installed, or cannot be imported.
+    Raise CudaUnavailable if CuPy is not installed, or cannot be imported.
     """
     try:
         return import_module("cupy")
@@ -39,7 +39,7 @@ def import_cupy(version: int = 0) -> Any:
 
 
 def remedy(version: int = 0) -> str:
-    """Return the command that installs the CuPy which suits a driver."""
+    """Return the command that installs the release of CuPy for a driver's CUDA version, 0 for unknown."""
     if not version:
         return (
             "pip install 'synk-pytensor[cuda13]' "

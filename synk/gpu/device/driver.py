@@ -1,7 +1,8 @@
-"""Ask NVIDIA's driver which GPUs it shows: a script, run in a process that is not needed afterwards.
+"""A script that asks NVIDIA's driver which GPUs there are, and runs in a short-lived process.
 
-CUDA that is initialised survives no fork, so this never runs where a run may start. The process has the
-environment of the one that asks, so ``CUDA_VISIBLE_DEVICES`` rules here as it will in the workers.
+CUDA does not survive a fork once it is initialised, so this never runs in a process that may fork workers.
+The script inherits the environment, so ``CUDA_VISIBLE_DEVICES`` hides the same GPUs from it as from the
+workers.
 
     python driver.py -> look -> one line of JSON -> device.probe, doctor
 """
@@ -41,7 +42,7 @@ def look(library: str = LIBRARY) -> dict[str, Any]:
 
 
 def _number(ask: Callable[..., int]) -> tuple[int, int]:
-    """Return the driver's error, and the integer that it wrote."""
+    """Call a driver's function that writes an integer; return its error code and the integer."""
     answer = ctypes.c_int()
     return ask(ctypes.byref(answer)), answer.value
 
@@ -58,7 +59,7 @@ def _describe(cuda: ctypes.CDLL, number: int) -> dict[str, Any]:
     cuda.cuDeviceGet(ctypes.byref(device), number)
     cuda.cuDeviceGetName(name, len(name), device)
     identity, nbytes = (ctypes.c_ubyte * 16)(), ctypes.c_size_t()
-    # Second versions: of a MIG instance its own identity, and sizes beyond 4 GB.
+    # The second versions return the identity of a MIG instance itself, and sizes beyond 4 GB.
     _ask_if_known(cuda, ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"), ctypes.byref(identity), device)
     _ask_if_known(cuda, ("cuDeviceTotalMem_v2",), ctypes.byref(nbytes), device)
     text = bytes(identity).hex()
@@ -67,7 +68,7 @@ def _describe(cuda: ctypes.CDLL, number: int) -> dict[str, Any]:
 
 
 def _ask_if_known(cuda: ctypes.CDLL, names: tuple[str, ...], *arguments: Any) -> None:
-    """Call the first of these functions that the driver has."""
+    """Call the first of the functions ``names`` that this driver has, if it has any."""
     for name in names:
         if hasattr(cuda, name):
             getattr(cuda, name)(*arguments)

@@ -1,11 +1,11 @@
-"""Memory that rows pass through on their way to a GPU, and the events that say when it may be used again.
+"""Buffers through which rows are copied to a GPU, and the events that say when they are free again.
 
     array, rows -> load: page-locked memory -> copying stream -> memory of the GPU
                 -> hand_out: an array there, for which the computing stream waits -> retire
 
-Two orders hold, each by an event: nobody writes to page-locked memory that is still being copied from (the
-host waits), and nobody copies over rows that are still being read (the copying stream waits). Has run on a
-stand-in for CuPy only, and on no GPU yet.
+Two events keep the order: the host waits before it writes to page-locked memory that is still being copied
+from, and the copying stream waits before it overwrites rows on the GPU that are still being read. This has
+run on the tests' replacement of CuPy only, and on no GPU yet.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from synk.values.rows import SelectedRows, split
 
-PIECE_BYTES = 4 << 20  # gathered together; the GPU fetches one while the next is gathered
+PIECE_BYTES = 4 << 20  # of a piece: the GPU copies one while the next is gathered
 
-# gather(array, parts of the rows, where each goes): yields when each part is there, in order
+# gather(array, parts of the rows, target of each part): yields once per part, in order, when it is copied
 Gather = Callable[[Any, list[SelectedRows], list[NDArray[Any]]], Iterable[Any]]
 
 
@@ -35,15 +35,15 @@ class Streams(NamedTuple):
 
 
 class InputBuffer:
-    """Room for the rows of one call, on both sides.
+    """A buffer for the rows of one call: page-locked memory on the host, and memory on the GPU.
 
-    Whoever calls a method has the GPU bound to its thread.
+    The calling thread must be bound to the GPU.
     """
 
     def __init__(self, xp: Any, streams: Streams):
         self._xp = xp
         self._streams = streams
-        # Who waits sleeps: another thread may need the core.
+        # A waiting thread sleeps instead of spinning: another thread may need the core.
         self._copied = xp.cuda.Event(block=True, disable_timing=True)
         self._read = xp.cuda.Event(disable_timing=True)
         self._locked = np.empty(0, np.uint8)
@@ -51,7 +51,7 @@ class InputBuffer:
         self._array: Any = None
 
     def load(self, array: NDArray[Any], rows: SelectedRows, gather: Gather) -> None:
-        """Copy rows, not none, to the GPU, once the rows that were here before have been read.
+        """Copy one or more rows to the GPU, once the previous rows in this buffer have been read.
 
         The array's rows are contiguous.
         """
@@ -69,7 +69,7 @@ class InputBuffer:
         self._array = there
 
     def _gathered(self, array: NDArray[Any], rows: SelectedRows, there: Any, gather: Gather) -> None:
-        """Gather piece by piece, and have each copied as soon as it is there."""
+        """Gather rows into page-locked memory piece by piece, and start to copy each piece at once."""
         locked = np.ndarray(there.shape, there.dtype, buffer=self._locked)
         spans = list(pieces(len(rows), array.dtype.itemsize * prod(array.shape[1:])))
         targets = [locked[start:stop] for start, stop in spans]
@@ -86,37 +86,37 @@ class InputBuffer:
 
     def _reserve(self, nbytes: int) -> None:
         if self._locked.nbytes < nbytes:
-            self._locked = np.empty(0, np.uint8)  # given back first: there may not be room for both
+            self._locked = np.empty(0, np.uint8)  # freed first: there may not be room for both
             self._locked = page_locked(self._xp, nbytes)
         if self._there is None or self._there.nbytes < nbytes:
             self._there = None
             self._there = self._xp.empty(nbytes, np.uint8)
-            # The pool's memory may be that of an array which the computing stream still reads. An event of a
-            # recording is none to wait for, and this may be another thread than the one that records.
+            # The pool may return memory of an array that the computing stream still reads, so the copy must
+            # wait for an event there. While another thread records launches, no such event can be made.
             with self._streams.recording:
                 self._streams.computing.record(self._read)
 
     def hand_out(self) -> Any:
-        """Return the rows on the GPU: what is launched from now on waits until they are there."""
+        """Return the rows as an array on the GPU; kernels launched from now on wait for the copy."""
         self._streams.computing.wait_event(self._copied)
         return self._array
 
     def retire(self) -> None:
-        """Note that all readers of the rows have been launched."""
+        """Declare that all kernels which read the rows have been launched."""
         self._streams.computing.record(self._read)
 
     def wait(self) -> None:
-        """Wait for the copy out of page-locked memory, if one is under way."""
+        """Wait until no copy from page-locked memory is in progress."""
         self._copied.synchronize()
 
 
 def pieces(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows ``start, stop`` of each piece, of `PIECE_BYTES` or somewhat less."""
+    """Yield ``(start, stop)`` of each piece of the rows, at most `PIECE_BYTES` long."""
     yield from split(n_rows, min(n_rows, -(-n_rows * row_bytes // PIECE_BYTES)))
 
 
 def page_locked(xp: Any, nbytes: int) -> NDArray[np.uint8]:
-    """Return page-locked memory, which is freed with the last array over it."""
+    """Return an array over new page-locked memory, which is freed with the last array that uses it."""
     # Not from CuPy's pool, which would keep it page-locked to the end of the process.
     pointer = xp.cuda.PinnedMemoryPointer(xp.cuda.PinnedMemory(nbytes), 0)
     return np.frombuffer(pointer, np.uint8, nbytes)

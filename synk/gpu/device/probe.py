@@ -1,4 +1,4 @@
-"""Find the GPUs that a run may use, in a child process: here, CUDA is neither loaded nor initialised.
+"""Find the GPUs that a run may use, in a child process, so that CUDA is not initialised in this one.
 
 survey -> python driver.py (a deadline) -> Survey: GPUs, or the reason why there are none
 """
@@ -30,7 +30,7 @@ class Gpu:
     Attributes
     ----------
     number : int
-        The driver's, from 0; what `CUDA_VISIBLE_DEVICES` hides is not counted.
+        The driver's number, from 0; GPUs hidden by ``CUDA_VISIBLE_DEVICES`` are not counted.
     name, uuid : str
         ``uuid`` is empty where the driver does not tell.
     nbytes : int
@@ -57,9 +57,9 @@ class Survey:
     reason : str
         Why there are none.
     is_trouble : bool
-        The reason is a fault, not just a machine without GPUs or one that hides them.
+        Whether the reason is a fault; a machine without GPUs, or one that hides them, has none.
     version : int
-        Of CUDA, as the driver speaks it: 12040 for 12.4; 0 where it is not known.
+        The version of CUDA that the driver supports: 12040 for 12.4; 0 where it is not known.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(seconds: float = SECONDS) -> Survey:
-    """Count the GPUs that the driver shows, which has so many seconds to answer."""
+    """Ask the driver for its GPUs; it is given ``seconds`` to answer."""
     try:
         output, errors, status = _ask(seconds)
     except subprocess.TimeoutExpired:
@@ -104,8 +104,8 @@ def judge(facts: dict[str, Any], visible: str | None) -> Survey:
 
 
 def _ask(seconds: float) -> tuple[str, str, int]:
-    """Run `driver` in a process of its own; return what it printed, its errors and its status."""
-    # -I and -S: nothing that is installed, or set for other scripts, runs in it.
+    """Run `driver` as a process; return its standard output, its standard error and its exit status."""
+    # -I and -S: no installed package and no PYTHON* variable runs code in it.
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(DRIVER)],
         stdin=subprocess.DEVNULL,

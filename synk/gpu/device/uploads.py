@@ -1,11 +1,11 @@
-"""Rows of a batch, brought to a GPU while it computes.
+"""Copy rows of a batch to a GPU while it computes.
 
     Uploader.buffers(function, position) -> InputBuffers
     InputBuffers.take(request)  -> an array on the GPU, for the program that runs now
     InputBuffers.start(request) -> rows gathered and copied by a thread, for the next one
 
-Each input has two buffers, by turns: the rows that are being read, and those that come next. Has run on a
-stand-in for CuPy only, and on no GPU yet.
+Each input has two buffers that take turns: one holds the rows that a program reads, the other those that come
+next. This has run on the tests' replacement of CuPy only, and on no GPU yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from synk.gpu.device.input_buffers import InputBuffer, Streams
 from synk.values.rows import SelectedRows
 
-# Judged without a GPU: what CuPy copies by itself, and what is worth waking a thread for.
+# Estimated without a GPU: rows of less than SMALL_BYTES are left to CuPy's own copy, and rows of less than
+# AHEAD_BYTES are not worth waking a thread for.
 SMALL_BYTES = 1 << 16
 AHEAD_BYTES = 1 << 18
 
@@ -42,7 +43,7 @@ class Request(NamedTuple):
 
 
 class PendingUpload(NamedTuple):
-    """Rows whose upload has begun."""
+    """An upload that `InputBuffers.start` has begun."""
 
     key: Any
     buffer: InputBuffer
@@ -50,10 +51,11 @@ class PendingUpload(NamedTuple):
 
 
 class Uploader:
-    """The uploads to one rank's GPU: a stream that copies, a thread that works ahead, threads that gather.
+    """All uploads to one rank's GPU: a copying stream, a thread for the next rows, threads that gather.
 
-    Nothing is made before the first large input. Programs are launched in the stream ``computing``; ``bind``
-    has the calling thread use the GPU, and ``recording`` is held while launches of that stream are recorded.
+    These are made for the first large input, not before. Programs are launched in the stream ``computing``;
+    ``bind`` makes the calling thread use the GPU; ``recording`` is a lock that is held while launches in that
+    stream are recorded.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Uploader:
 
     @staticmethod
     def suits(array: NDArray[Any]) -> bool:
-        """Tell whether large numbers of rows of an array may be uploaded through these buffers.
+        """Return whether rows of an array may be uploaded through these buffers.
 
         Vectors of integers and booleans may not: they may be lengths or conditions, which programs read on
         the host.
@@ -93,53 +95,53 @@ class Uploader:
         return array.flags.c_contiguous and (array.ndim > 1 or array.dtype.kind not in "iub")
 
     def buffer(self) -> InputBuffer:
-        """Return a new buffer; the first call also makes the stream that copies."""
+        """Return a new buffer; the first call also makes the copying stream."""
         if self._streams is None:
             copying = self.xp.cuda.Stream(non_blocking=True)
             self._streams = Streams(self._computing, copying, self._recording)
         return InputBuffer(self.xp, self._streams)
 
     def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Run a task on the thread that works ahead; RuntimeError if that cannot be started."""
+        """Run a task on the thread for the next rows; RuntimeError if the thread cannot be started."""
         if self._ahead is None:
             self._ahead = ThreadPoolExecutor(1, thread_name_prefix="synk-feed", initializer=self.bind)
         return self._ahead.submit(task, *arguments)
 
     def gather(self, array: Any, parts: list[SelectedRows], targets: list[NDArray[Any]]) -> Iterable[Any]:
-        """Gather rows, part by part; several threads do so where there are several parts."""
+        """Copy parts of the rows to ``targets``, on several threads if it has them; yield after each."""
         arrays = [array] * len(parts)
         if self._n_threads > 1 and len(parts) > 1:
-            with self._making:  # who works ahead comes here too
+            with self._making:  # both the calling thread and the one for the next rows may get here
                 if self._gatherers is None:
                     self._gatherers = ThreadPoolExecutor(self._n_threads, thread_name_prefix="synk-gather")
-            with suppress(RuntimeError):  # no thread to be had
+            with suppress(RuntimeError):  # the system refuses a thread: gather without
                 return self._gatherers.map(copy_rows, arrays, parts, targets)
         return map(copy_rows, arrays, parts, targets)
 
     def load(self, buffer: InputBuffer, request: Request) -> None:
-        """Copy rows into a buffer."""
+        """Copy the requested rows to the GPU through ``buffer``."""
         buffer.load(request.array, request.rows, self.gather)
 
     def finish(self) -> None:
-        """End a call, whether it has failed or not, once all work that reads its rows has been launched."""
+        """End a call, failed or not; all kernels that read its rows have been launched."""
         for buffers in list(self._buffers.values()):
             buffers.finish()
         while self._forgotten:
             self._forgotten.popleft().wait()
 
     def forget(self, function: int) -> None:
-        """Release the buffers of a function; safe in finalizers, at any moment."""
+        """Release the buffers of a function; a finalizer may call this at any moment."""
         for key in list(self._buffers):
             if key[0] == function and (buffers := self._buffers.pop(key, None)):
-                self._forgotten.append(buffers)  # its memory may be copied from at this moment
+                self._forgotten.append(buffers)  # kept until `finish`: a copy may still read them
 
     def close(self) -> None:
-        """Wait for uploads in progress, free all memory, end the threads; the uploader can be used again."""
+        """Wait for uploads, free all memory and end the threads; the uploader can be used again."""
         if self._streams is None:
             return
         self._forgotten.extend(self._buffers.values())
         self._buffers.clear()
-        with suppress(RuntimeError):  # of CUDA: who met it first has told
+        with suppress(RuntimeError):  # an error of CUDA was reported where it first occurred
             self.bind()
             self.finish()
         self._forgotten.clear()
@@ -155,15 +157,15 @@ class InputBuffers:
 
     def __init__(self, uploader: Uploader):
         self._uploader = uploader
-        self._slots: list[InputBuffer] = []  # what was loaded last comes last
+        self._slots: list[InputBuffer] = []  # in the order in which they were last loaded
         self._pending: PendingUpload | None = None
         self._given: InputBuffer | None = None  # being read by a program
 
     def take(self, request: Request) -> Any:
-        """Return the requested rows on the GPU, uploaded by `start` or else now.
+        """Return the requested rows as an array on the GPU; upload them now unless `start` has done so.
 
-        The caller reads the rows of the `take` before this one no more. Their buffer is overwritten at the
-        next but one, since a program keeps no view of its inputs.
+        The caller must not read the rows of its previous `take` any more: their buffer is the next to be
+        overwritten. That is safe, since a program keeps no view of its inputs.
         """
         self._retire()
         buffer = self._arrived(request.key)
@@ -174,12 +176,12 @@ class InputBuffers:
         return buffer.hand_out()
 
     def start(self, request: Request) -> None:
-        """Begin to upload rows for the next `take` with the same key, if they are large."""
+        """Begin to upload rows for the next `take` with the same key, if they are large enough."""
         if request.nbytes < AHEAD_BYTES:
             return
         self._arrived(None)
         buffer = self._next_buffer()
-        with suppress(RuntimeError):  # no thread: `take` does it then
+        with suppress(RuntimeError):  # without a thread, `take` uploads them
             self._pending = PendingUpload(
                 request.key, buffer, self._uploader.submit(self._uploader.load, buffer, request)
             )
@@ -200,16 +202,16 @@ class InputBuffers:
             buffer.retire()
 
     def _arrived(self, key: Any) -> InputBuffer | None:
-        """Return the buffer that `start` loads for ``key``, once its copy is launched; else None."""
+        """Wait for the upload that `start` began; return its buffer if it is for ``key`` and did not fail."""
         coming = self._pending
         if coming is None:
             return None
-        failed = coming.done.exception() is not None  # then `take` fails again where it can be told, or not
+        failed = coming.done.exception() is not None  # then `take` tries again, and may raise there
         self._pending = None
         return None if failed or coming.key != key else coming.buffer
 
     def _next_buffer(self) -> InputBuffer:
-        """Return the buffer to load next: the one that was not loaded last, nor is being read."""
+        """Return the buffer to load next: of the two, the older one that no program reads."""
         if len(self._slots) < 2:
             self._slots.append(self._uploader.buffer())
         else:
@@ -226,5 +228,5 @@ def copy_rows(array: Any, rows: SelectedRows, target: NDArray[Any]) -> None:
 
 
 def is_large(request: Request) -> bool:
-    """Tell whether rows are worth an upload through buffers of ours; CuPy copies a few bytes by itself."""
+    """Return whether rows are worth an upload through these buffers; CuPy copies a few bytes as fast."""
     return request.nbytes >= SMALL_BYTES

@@ -1,1 +1,1 @@
-"""Entries of Ops that compute otherwise on a GPU."""
+"""Implementations of Ops that differ on a GPU from those in `synk.compile.dispatch`."""

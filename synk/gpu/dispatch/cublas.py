@@ -1,19 +1,19 @@
-"""Matrix products by cuBLAS, where CuPy's own take a detour.
+"""Matrix products by calls of cuBLAS, where CuPy's own products take a slow way.
 
-CuPy multiplies batches of float16 as float32, of bfloat16 by a kernel for integers, and of float32 without
-TF32 whatever its switch says; and no product of it has results of another dtype than its factors.
+CuPy multiplies batches of float16 as float32, batches of bfloat16 by a kernel for integers, and batches of
+float32 without TF32 even if that is switched on; and its products cannot have a result of another dtype than
+the factors.
 
     multiply: strides -> element_strides -> matrix_layout -> MatrixLayout, or None: copy it first
                                          -> plan_batch -> CublasBatch -> gemmEx or gemmStridedBatchedEx
 
-A BLAS counts columns first, arrays here rows first, so what it is asked for is ``C.T = B.T @ A.T``: the same
-memory, read by columns. Strides are in elements, not in bytes.
+A BLAS stores matrices by columns, while arrays here are stored by rows. So it is asked for ``C.T = B.T @
+A.T``, which is the same memory read by columns. Strides are in elements, not in bytes.
 
-Handle, stream and the switch for TF32 are CuPy's, unless another library is put in its place. Scalars are
-read from the host, which is how CuPy leaves its handles; that parts of sums stay float32, they are told each
-time.
-Checked against the signatures of CuPy 14.2 and by a cuBLAS of the tests' own that reads the memory it is
-told; unrun on GPUs.
+Handle, stream and the switch for TF32 are CuPy's, unless `multiplied_by` puts another library in its place.
+cuBLAS reads scalars from the host, as CuPy sets its handles. The mode that keeps parts of sums in float32 is
+set before each product. This was checked against the signatures of CuPy 14.2, and with the tests' own
+replacement of cuBLAS, which reads the addresses that it is given; it is unrun on GPUs.
 """
 
 import threading
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Of CUDA's library_types.h. All of 16 bits accumulate in float32.
+# Numbers of CUDA's library_types.h. Products of 16-bit factors accumulate in float32.
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 RESULTS = {
     "float16": ("float16", "float32"),
@@ -35,20 +35,20 @@ RESULTS = {
 }
 SCALARS = {name: tuple(np.array(value, name) for value in (1, 0)) for name in ("float32", "float64")}
 AS_STORED, TRANSPOSED = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
-# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, beside the default mode: where kernels share a sum, its
-# parts are float32 as it is, though the result has 16 bits.
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, beside the default mode: where several blocks compute
+# parts of one sum, the parts stay float32 even if the result has 16 bits.
 WHOLE_SUMS = 16
 
 
 class MatrixLayout(NamedTuple):
-    """A matrix as a BLAS knows it, the arguments ``trans`` and ``ld`` of one factor."""
+    """The order of a factor in memory, as the arguments ``trans`` and ``ld`` of a BLAS."""
 
-    by_columns: bool  # its columns lie together, so the BLAS must transpose what it reads
-    leading: int  # from one row to the next, or one column if those lie together
+    by_columns: bool  # elements of a column are adjacent, so the BLAS must transpose
+    leading: int  # stride from one row to the next, or, by columns, from one column to the next
 
 
 class CublasBatch(NamedTuple):
-    """Calls that together compute a batch."""
+    """The calls of cuBLAS that together compute a batch of products."""
 
     n_matrices: int  # in each call
     steps: tuple[int, ...]  # from one matrix to the next, for each operand; 0 where one serves all
@@ -64,7 +64,7 @@ _own = _Own()
 
 @contextmanager
 def multiplied_by(library: Any) -> Iterator[None]:
-    """Let ``library``, with methods as of CuPy's module, make the products of this thread meanwhile."""
+    """Return a context in which ``library``, in place of CuPy's module, multiplies for this thread."""
     _own.library = library
     try:
         yield
@@ -73,7 +73,7 @@ def multiplied_by(library: Any) -> Iterator[None]:
 
 
 def can_multiply(factors: Any, result: Any) -> bool:
-    """Tell whether cuBLAS multiplies two matrices of dtype ``factors`` to one of dtype ``result``."""
+    """Return whether cuBLAS can multiply matrices of dtype ``factors`` into one of dtype ``result``."""
     return result.name in RESULTS.get(factors.name, ())
 
 
@@ -81,13 +81,14 @@ def multiply(xp: Any, left: Any, right: Any, result: Any) -> None:
     """Write ``left @ right`` of shapes (..., m, k) and (..., k, n) to ``result``.
 
     The factors are of one dtype, with as many axes as ``result``; an axis of the batch may have length 1.
-    They are read where they are, transposed or broadcast, and copied if their rows and columns both have
-    gaps. The result is in C order, apart from the factors and not empty, and k > 0.
+    Factors may be transposed or broadcast views; one whose elements are adjacent along neither rows nor
+    columns is copied first. The result is in C order, not empty, and shares no memory with the factors; k >
+    0.
     """
     left, left_strides, left_layout = _readable(xp, left)
     right, right_strides, right_layout = _readable(xp, right)
     result_strides = tuple(stride // result.itemsize for stride in result.strides)
-    # Columns first, all is transposed, so the factors change places.
+    # The BLAS computes the transposed product, so the factors are exchanged.
     places = [(right, right_layout.leading), (left, left_layout.leading), (result, result.shape[-1])]
     plan = plan_batch(result.shape[:-2], [s[:-2] for s in (right_strides, left_strides, result_strides)])
     head = (
@@ -105,7 +106,7 @@ def multiply(xp: Any, left: Any, right: Any, result: Any) -> None:
 
 
 def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], MatrixLayout]:
-    """Return a factor that a BLAS can read, or its copy, its strides and its layout."""
+    """Return a factor, or a copy of it, that a BLAS can read, with its strides and its layout."""
     strides = element_strides(factor.shape, factor.strides, factor.itemsize)
     layout = None if strides is None else matrix_layout(factor.shape[-2:], strides[-2:])
     if strides is None or layout is None:
@@ -130,27 +131,27 @@ def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, 
 
 
 def compute_type(factors: str) -> int:
-    """Return cuBLAS's number of the dtype in which products of factors of a dtype are computed."""
+    """Return cuBLAS's number for the arithmetic of products whose factors have this dtype."""
     cublas = _of_cupy()
     if factors == "float64":
         return cublas.CUBLAS_COMPUTE_64F
     if factors == "float32":
         linalg = import_module("cupy._core._routines_linalg")
-        # Asked each time: the switch is CuPy's, and so is the memory of what it said.
+        # CuPy is asked each time: its switch may have changed, and it keeps the answer itself.
         if linalg.get_compute_type(factors) == linalg.COMPUTE_TYPE_TF32:
             return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
     return cublas.CUBLAS_COMPUTE_32F
 
 
 def _of_cupy() -> Any:
-    """Return CuPy's module, which finds the library only if it is asked for by its package."""
+    """Return CuPy's module for cuBLAS; imported by its own name, it would not find the library."""
     return import_module("cupy_backends.cuda.libs").cublas
 
 
 def element_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...] | None:
     """Return strides in elements, or None if one is negative or ends within an element.
 
-    Along an axis of length one nothing is walked; its stride, which may be anything, becomes 0.
+    The stride of an axis of length one is never used and may be any number; it becomes 0.
     """
     strides = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
     if any(stride < 0 or stride % itemsize for stride in strides):
@@ -159,7 +160,7 @@ def element_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int)
 
 
 def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> MatrixLayout | None:
-    """Return how a matrix that is not empty lies in memory, or None if no BLAS can read it there."""
+    """Return how a non-empty matrix lies in memory, or None if no BLAS can read it without a copy."""
     (rows, columns), (row, column) = shape, strides
     if (column == 1 or columns == 1) and (row >= columns or rows == 1):
         return MatrixLayout(False, row if rows > 1 else columns)
@@ -169,10 +170,11 @@ def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> MatrixLayout 
 
 
 def plan_batch(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> CublasBatch:
-    """Walk the axes of a batch in as few calls as strides allow.
+    """Return calls that compute a batch of any number of axes, as few as the strides allow.
 
-    ``shape`` has no 0, ``strides`` are those of each operand, 0 where it is broadcast. Neighbouring axes are
-    one where every operand steps through them evenly. The longest that is left is walked by the BLAS.
+    ``shape`` has no 0; ``strides`` are those of each operand, 0 where it is broadcast. Neighbouring axes are
+    merged where every operand has even strides along both. Each call then covers the longest axis that is
+    left.
     """
     lengths: list[int] = []
     steps: list[tuple[int, ...]] = []

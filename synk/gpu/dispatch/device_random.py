@@ -1,15 +1,15 @@
-"""Random numbers drawn on a GPU, each from a counter (`synk.gpu.elementwise.philox_source`).
+"""Random numbers drawn on a GPU, each computed from a counter (`synk.gpu.elementwise.philox_source`).
 
     generator on the host --128 bits--> key, stream -> one launch -> array on the device
-    or memory on the device, where key and stream will be -> the same launch
+    or memory on the device that will hold key and stream -> the same launch
 
-A draw takes two numbers of 64 bits from the generator, whatever its shape, so it is as reproducible as they
-are, the next draw differs, and ranks, whose generators differ, draw apart. The numbers are of the same
-distribution as the host's, and others. A GPU gives the same in every run; uniform numbers, integers and
-Bernoulli variables are the same bits wherever the kernels run, others are so to rounding.
+A draw of any shape takes two numbers of 64 bits from the generator on the host. So it is reproducible,
+successive draws differ, and so do the draws of ranks, whose generators differ. The numbers have the same
+distribution as those drawn on the host, but other values. A GPU gives the same values in every run. Uniform
+numbers, integers and Bernoulli variables have the same bits on any device; the others agree up to rounding.
 
-What is wrong with parameters is told as on the host where they are numbers there; arrays on the device are
-not looked at, since that would wait for it. Tested by running the text on the host; unrun on GPUs.
+Parameters that are numbers on the host are checked as NumPy does; arrays on the device are not, since the
+host would have to wait for them. Tested by compiling the kernels for the host; unrun on GPUs.
 """
 
 from collections.abc import Callable
@@ -39,19 +39,19 @@ KINDS = {
     BernoulliRV: "bernoulli",
 }
 EVERY_WORD = 2**64 - 1
-THREADS, MOST_BLOCKS = 256, 4096  # of one launch; a thread goes on where more are needed
+THREADS, MOST_BLOCKS = 256, 4096  # of one launch; with more elements, each thread computes several
 
 
 def words_of(generator: Any) -> Any:
-    """Advance a generator by the two words that a draw takes."""
+    """Return the two words of 64 bits that a draw takes from ``generator``, which advances."""
     return generator.integers(0, EVERY_WORD, 2, "uint64", endpoint=True)
 
 
 def device_sampler(op: Any, xp: Any) -> Callable | None:
-    """Return ``sample(generator, size, *parameters)`` that draws on the device, or None if it cannot.
+    """Return ``sample(generator, size, *parameters)``, which draws on the device, or None if ``op`` cannot.
 
-    NumPy cannot. To sample advances the generator and returns an array of ``xp``; size is a tuple of int or
-    None, parameters are arrays of ``xp``, or NumPy's of 1 element.
+    With NumPy as ``xp`` it is None, too. ``sample`` advances the generator and returns an array of ``xp``;
+    size is a tuple of int or None, parameters are arrays of ``xp``, or NumPy arrays of one element.
     """
     kind = KINDS.get(type(op))
     if kind is None or xp is np:
@@ -65,9 +65,9 @@ def device_sampler(op: Any, xp: Any) -> Callable | None:
 
 
 class Sampler:
-    """Draw from one distribution; the kernel writes dtype ``computed``, results are of ``dtype``.
+    """Draw from one distribution; the kernel computes in dtype ``computed``, and results are ``dtype``.
 
-    ``kind`` is as of `philox_source.source`.
+    ``kind`` is the name of the distribution in `philox_source.source`.
     """
 
     def __init__(self, xp: Any, kind: str, computed: str, dtype: Any):
@@ -78,7 +78,7 @@ class Sampler:
     def __call__(self, generator: Any, size: tuple[int, ...] | None, *parameters: Any) -> Any:
         xp = self._xp
         words = words_of(generator)
-        # Numbers travel with the launch; from memory the kernel reads what is there when it is launched.
+        # Words on the host are arguments of the launch; words in device memory are read when the kernel runs.
         numbers, memory = (words, None) if is_on_host(words) else (np.zeros(2, np.uint64), words)
         shape = drawn_shape(size, parameters)
         parameters = tuple(number_of(p) for p in parameters)
@@ -94,14 +94,14 @@ class Sampler:
         return out if out.dtype == self._dtype else out.astype(self._dtype)
 
     def _compiled(self) -> Any:
-        """Return the kernel, compiled when first drawn from."""
+        """Return the kernel, which the first draw compiles."""
         if self._kernel is None:
             module = self._xp.RawModule(code=source(self._kind, self._computed), options=OPTIONS)
             self._kernel = module.get_function(kernel_name(self._kind, self._computed))
         return self._kernel
 
     def _argument(self, parameter: Any, shape: tuple[int, ...]) -> tuple[Any, Any, np.int64]:
-        """Return a parameter as the kernel takes it: value, array, step."""
+        """Return the kernel's three arguments for a parameter: a value, or an array and its step, 0 or 1."""
         xp, dtype = self._xp, self._parameter_dtype
         if is_on_host(parameter):
             return dtype.type(parameter), None, np.int64(0)
@@ -113,7 +113,7 @@ class Sampler:
 
 
 def drawn_shape(size: tuple[int, ...] | None, parameters: Any) -> tuple[int, ...]:
-    """Return the shape of a draw: ``size``, which parameters must fit, or what they broadcast to."""
+    """Return the shape of a draw: ``size`` if the parameters broadcast to it, or their common shape."""
     common = np.broadcast_shapes(*[parameter.shape for parameter in parameters])
     if size is None:
         return common
@@ -124,12 +124,12 @@ def drawn_shape(size: tuple[int, ...] | None, parameters: Any) -> tuple[int, ...
 
 
 def number_of(parameter: Any) -> Any:
-    """Return a NumPy array of one element as a number; others, which are on the device, as they are."""
+    """Return a NumPy array of one element as a scalar, and an array on the device as it is."""
     return parameter.reshape(())[()] if is_on_host(parameter) else parameter
 
 
 def check(kind: str, dtype: Any, parameters: Any) -> None:
-    """Refuse numbers that are no parameters; arrays on the device are not looked at."""
+    """Raise ValueError for invalid parameters on the host; arrays on the device are not checked."""
     last = parameters[-1]
     if kind == "bernoulli" and is_on_host(last) and not 0 <= last <= 1:
         raise ValueError("the probability of a Bernoulli variable must lie between 0 and 1")
@@ -145,7 +145,7 @@ def check(kind: str, dtype: Any, parameters: Any) -> None:
 
 
 def lowest_and_range(low: Any, high: Any) -> tuple[Any, Any]:
-    """Return bounds as words of 64 bits: where integers start, and how many there are, 0 for all 2**64."""
+    """Return bounds as two words of 64 bits: the lowest integer, and how many there are (0 for 2**64)."""
     if is_on_host(low) and is_on_host(high):
         return word(low), word(int(high) - int(low))
     first, end = (word(x) if is_on_host(x) else x.astype("int64").view("uint64") for x in (low, high))

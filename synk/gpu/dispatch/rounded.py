@@ -1,11 +1,11 @@
-"""Implementations of nodes that read or give arrays of 16 bits; they compute in float32.
+"""Implementations of nodes that read or return arrays of 16 bits; they compute in float32.
 
 rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
         -> elementwise, on a GPU       -> a kernel that converts as it reads and writes
-        -> a ufunc, or a sum           -> told to compute in float32, which converts as it reads
-        -> views, parts and joins      -> as they are; converted afterwards, where that is wanted
-        -> kernels that go by dtypes   -> as they are, where what they give is what is wanted
-        -> anything else               -> inputs converted, results converted
+        -> a ufunc, or a sum           -> called with dtype=float32, so that it converts as it reads
+        -> views, parts and joins      -> unchanged; results are converted if the graph needs that
+        -> kernels that take any dtype -> unchanged, if their results have the dtypes that are needed
+        -> anything else               -> inputs converted before, results converted after
 """
 
 from collections.abc import Callable, Sequence
@@ -46,8 +46,8 @@ PRODUCTS = (Dot, Dot22, Dot22Scalar, Gemm, BatchedDot, Blockwise)
 
 @array_rounded.register(Op)
 def rounded(op, node, implementation, reads, gives, *, xp, dtype):
-    """The node's arrays of 16 bits converted on the way in and out, or read and given as they are."""
-    # An attribute of the node's own: functions of the module serve others too.
+    """Return an implementation whose inputs ``reads`` and outputs ``gives`` are arrays of 16 bits."""
+    # A partial, so that the attribute belongs to this node: the function may serve other nodes, too.
     run = partial(_chosen(node, implementation, reads, gives, xp, dtype))
     run.stored = tuple(
         dtype if narrow else getattr(v.type, "dtype", "")
@@ -63,7 +63,7 @@ def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
     if isinstance(node.op, Join):
         return concatenation(node.op, xp, dtype if gives[0] else node.outputs[0].type.dtype)
     led = all(reads[k] for k in rule.wants or rule.leads)
-    # What is asked for factors of 16 bits is fast for them alone, whatever its result is to be.
+    # A product of 16-bit factors is fast only if they stay so, whatever dtype its result has.
     if goes_by_dtype(node.op, node, xp) and led and (rule.wants or all(gives[k] for k in rule.gives)):
         return _by_dtype(implementation, rule, gives)
     if xp is not np and _adds_up(node):
@@ -86,14 +86,14 @@ def _without_kernel(node, implementation, reads, gives, xp, dtype) -> Callable:
     product = partial(multiplied, xp)
     if isinstance(node.op, Dot | Dot22 | BatchedDot | Blockwise):
         return takes_out(partial(product, out_dtype=dtype if gives[0] else WIDE))
-    # These call nothing of the module but ``dot``.
+    # Implementations of these Ops use only ``dot`` of the array module.
     products: Any = SimpleNamespace(__name__="products", dot=partial(product, out_dtype=WIDE))
     wide = array_funcify(node.op, node, products)
     return _around(wide, node, [False] * len(reads), gives, xp, dtype)
 
 
 def _around(implementation, node, reads, gives, xp, dtype) -> Callable:
-    """Convert what an implementation reads and gives."""
+    """Return an implementation that converts 16-bit inputs to float32 first, and results to 16 bits after."""
     converted = [k for k, narrow in enumerate(reads) if narrow]
     kinds = [dtype if narrow else None for narrow in gives]
     passes_out = True not in gives and accepts_out(implementation, xp)
@@ -115,7 +115,7 @@ def _around(implementation, node, reads, gives, xp, dtype) -> Callable:
 
 
 def _by_dtype(implementation: Callable, rule: Width, gives: Sequence[bool]) -> Callable:
-    """Hand arrays of 16 bits to what goes by them; some of its results may be wanted as float32."""
+    """Return an implementation that takes 16-bit arrays; results become float32 where ``gives`` is false."""
     if len(gives) == 1 and not gives[0]:
         return takes_out(lambda *inputs, out=None: deliver(implementation(*inputs), WIDE, out))
     widened = [k for k in rule.gives if not gives[k]]
@@ -135,20 +135,20 @@ def _by_dtype(implementation: Callable, rule: Width, gives: Sequence[bool]) -> C
 
 
 def _adds_up(node: Apply) -> bool:
-    """Tell whether a node is a sum in float32 or float64."""
+    """Return whether a node is a sum in float32 or float64."""
     is_sum = isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, basic.Add)
     return is_sum and node.outputs[0].type.dtype in (WIDE, "float64")
 
 
 def _sum(node: Apply) -> Callable:
-    """Add up in the dtype of the result, without a copy of that dtype."""
+    """Return a sum that adds in the dtype of the result, without converting the input first."""
     axes = None if node.op.axis is None else tuple(sorted(node.op.axis))
     dtype = node.outputs[0].type.dtype
     return takes_out(lambda x, out=None: x.sum(axis=axes, dtype=dtype, out=out))
 
 
 def _ufunc(node: Apply, xp: ModuleType) -> Callable | None:
-    """Return the ufunc that computes an Elemwise node in float32, or compares, if it is one."""
+    """Return the ufunc that computes an Elemwise node of result float32 or bool; None if it is no ufunc."""
     if len(node.outputs) > 1 or node.outputs[0].type.dtype not in (WIDE, "bool"):
         return None
     function = array_scalar(node.op.scalar_op, node, xp)
@@ -157,7 +157,7 @@ def _ufunc(node: Apply, xp: ModuleType) -> Callable | None:
 
 
 def _told(ufunc: Callable, node: Apply, xp: ModuleType, dtype: str) -> Callable:
-    """Tell a ufunc to compute in float32, whatever it reads and writes."""
+    """Return a function that calls a ufunc so that it computes in float32, for inputs of any dtype."""
     check = length_check([variable.type.shape for variable in node.inputs])
     computed = {} if dtype == "bool" else {"dtype": WIDE}
 

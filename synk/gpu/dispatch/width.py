@@ -1,7 +1,8 @@
-"""Entries that say which inputs and outputs of an Op may be arrays of 16 bits where the graph says float32.
+"""A table of which inputs and outputs of an Op may be arrays of 16 bits where the graph says float32.
 
-Products gain from it: their factors are rounded, their sums are not. Elementwise Ops, reductions and views
-read what there is, and compute in float32. Everything else gets float32, and gives it. The table is open:
+Products become faster by it: their factors are rounded, but not their sums. Elementwise Ops, reductions and
+views read arrays of either width, and compute in float32. All other Ops read and return float32. One can add
+an entry:
 
     @width.register(MyOp)
     def my_op(op, node):
@@ -26,7 +27,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from synk.compile.compat import AdvancedSubtensor1, join_pieces
 from synk.compile.tables import WIDE, Width, is_float_array, width
 
-# Small relative errors of what they read, or of their result, are large ones of what follows.
+# Ops that turn a small relative error of an input, or of their result, into a large error further on.
 DELICATE = (
     *(basic.Exp, basic.Exp2, basic.Expm1, basic.Log, basic.Log2, basic.Log10, basic.Log1p),
     *(basic.Pow, basic.Reciprocal, math.Softplus, math.Log1mexp),
@@ -34,12 +35,12 @@ DELICATE = (
 
 
 def batched(op, node):
-    """Products of batches of matrices."""
+    """Return the entry of a Blockwise: that of a product, if it multiplies batches of matrices."""
     return PRODUCT if isinstance(op.core_op, Dot) else WIDE
 
 
 def elemwise(op, node):
-    """All inputs; the result has the width of those that have its shape."""
+    """Return the entry of an Elemwise: its result has 16 bits if the inputs of the result's shape do."""
     arrays = [k for k, variable in enumerate(node.inputs) if is_float_array(variable)]
     if op.destroy_map or not arrays:
         return WIDE
@@ -52,7 +53,7 @@ def elemwise(op, node):
 
 
 def is_delicate(scalar_op: Any, output: int = 0) -> bool:
-    """Tell whether a scalar Op, or one that an output of a Composite is computed by, should give float32."""
+    """Return whether an output should stay float32: the Op, or one inside a Composite, is in `DELICATE`."""
     if isinstance(scalar_op, Composite):
         made_by = [v.owner for v in ancestors([scalar_op.fgraph.outputs[output]]) if v.owner is not None]
         return any(is_delicate(node.op) for node in made_by)
@@ -60,7 +61,7 @@ def is_delicate(scalar_op: Any, output: int = 0) -> bool:
 
 
 def joined(op, node):
-    """All pieces."""
+    """Return the entry of a Join: it reads pieces of either width; its result has 16 bits if all have."""
     _, pieces = join_pieces(node)
     places = range(len(node.inputs) - len(pieces), len(node.inputs))
     arrays = [k for k in places if is_float_array(node.inputs[k])]
@@ -68,17 +69,20 @@ def joined(op, node):
 
 
 def some_elements(op, node):
-    """Some elements, as they are: to round all for these, or to widen all, could cost more than it saves."""
+    """Return the entry of an Op that takes some elements of its first input, and keeps their width.
+
+    Its input is not converted for it: that could cost more than the few elements save.
+    """
     return Width(takes=(0,), leads=(0,), gives=range(len(node.outputs)), keeps=True)
 
 
 PRODUCT = Width(wants=(0, 1), gives=(0,))
-READ = Width(takes=(0,))  # or its shape alone
+READ = Width(takes=(0,))  # the input is read in either width, or only its shape
 ALL_ELEMENTS = Width(leads=(0,), gives=(0,), keeps=True, pulls=True)  # in another shape or order
 
 WIDTHS = {
     **dict.fromkeys([Dot, Dot22, Dot22Scalar, BatchedDot], PRODUCT),
-    Gemm: Width(wants=(2, 3)),  # what the product is added to stays
+    Gemm: Width(wants=(2, 3)),  # the array that the product is added to stays float32
     **dict.fromkeys([CAReduce, Shape, Shape_i], READ),
     Alloc: Width(takes=(0,), leads=(0,), gives=(0,), pulls=True),
     **dict.fromkeys([CpuContiguous, DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape], ALL_ELEMENTS),

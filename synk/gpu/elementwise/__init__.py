@@ -1,4 +1,4 @@
-"""Write elementwise Ops that were joined as one CUDA kernel, and launch it.
+"""Write a CUDA kernel for elementwise Ops that were fused into one, and launch it.
 
-Which of them are joined is decided in `synk.compile.programs.elementwise.fusion`.
+`synk.compile.programs.elementwise.fusion` decides which Ops are fused.
 """

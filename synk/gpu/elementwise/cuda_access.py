@@ -1,12 +1,12 @@
-"""Read and write operands in CUDA: their types in memory, places and conversions.
+"""Write the CUDA text that reads and writes operands: their types, addresses and conversions.
 
-    Operand -> parameters, places of element i, or of indices i0, i1, ... -> lines of a loop's body
+    Operand -> parameters, the place of element i, or of indices i0, i1, ... -> lines of a loop's body
 
-Operands that are stored in 16 bits are arrays of ``unsigned short``; what is between is computed in float.
-NVRTC comes without ``cuda_fp16.h``, so conversions are the instructions themselves. Files with such operands
-begin with `CONVERSIONS`, once however many kernels they have.
+An operand is an input or output of the kernel. Operands of 16 bits are stored as ``unsigned short``, and
+computed in float. NVRTC comes without ``cuda_fp16.h``, so the conversions are written as instructions; files
+with such operands begin with `CONVERSIONS`.
 
-Pure text; imports the words of `body`.
+This is text only; nothing is compiled here.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from synk.compile.programs.elementwise.body import Body, Operand
 from synk.compile.programs.elementwise.chain_writer import type_name
 
-# To the nearest number, ties to the even one. The upper half of a float is a bfloat16.
+# Rounding is to the nearest number, ties to even. A bfloat16 is the upper half of a float.
 CONVERSIONS = """\
 #ifndef SYNK_CONVERSIONS
 #define SYNK_CONVERSIONS
@@ -45,49 +45,49 @@ static __device__ __forceinline__ unsigned short to_bfloat16(float x)
 
 
 def is_number(operand: Operand) -> bool:
-    """Tell whether an input has one element, which may come by value."""
+    """Return whether an input has one element, which can be passed by value."""
     return all(operand.broadcast)
 
 
 def stride_axes(operand: Operand) -> tuple[int, ...]:
-    """Return the axes along which the strided function is told the operand's stride."""
+    """Return the axes along which the operand does not broadcast, whose strides the kernel takes."""
     return tuple(axis for axis, broadcast in enumerate(operand.broadcast) if not broadcast)
 
 
 def size_in_memory(operand: Operand) -> int:
-    """Return the bytes of one element."""
+    """Return the bytes of one element as stored."""
     return np.dtype("uint16" if operand.stored else operand.dtype).itemsize
 
 
 def type_in_memory(operand: Operand) -> str:
-    """Return the type of one element."""
+    """Return the CUDA type of one element as stored."""
     return "unsigned short" if operand.stored else type_name(operand.dtype)
 
 
 def converted(direction: str, operand: Operand, text: str) -> str:
-    """Return an expression converted ``"from"`` or ``"to"`` what the operand is stored in."""
+    """Return ``text`` converted ``"from"`` or ``"to"`` the operand's 16-bit type, if it has one."""
     return f"{direction}_{operand.stored}({text})" if operand.stored else text
 
 
 def flat_place(k: int, operand: Operand) -> str:
-    """Return the place of element i of operand number k, where all lie alike."""
+    """Return the expression for element i of operand number k in the flat function."""
     return f"p{k}[{'0' if is_number(operand) else 'i'}]"
 
 
 def strided_place(k: int, operand: Operand, read: bool, kind: str = "") -> str:
-    """Return the place at indices i0, i1, ...; as ``kind``, if that is not the type of one element."""
+    """Return the expression for operand k at indices i0, i1, ...: one element, or a ``kind``."""
     steps = "".join(f" + i{axis} * stride_{k}_{axis}" for axis in stride_axes(operand))
     const = "const " if read else ""
     return f"*({const}{kind or type_in_memory(operand)} *)(({const}char *)p{k}{steps})"
 
 
 def variables(body: Body) -> list[str]:
-    """Return the names of operands in the kernel, inputs first."""
+    """Return the names of the kernel's variables for its operands, inputs first."""
     return [f"x{i}" for i in range(len(body.inputs))] + [f"y{i}" for i in range(len(body.outputs))]
 
 
 def element_lines(body: Body, name: str, places: list[str]) -> str:
-    """Read one element of each input, compute, and write one of each output."""
+    """Return the lines that read one element of each input, compute, and write one of each output."""
     names, n_inputs = variables(body), len(body.inputs)
     arguments = [*names[:n_inputs], *(f"&{word}" for word in names[n_inputs:])]
     lines = [

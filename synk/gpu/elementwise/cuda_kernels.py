@@ -1,11 +1,11 @@
-"""Kernels of CuPy's arrays, compiled by NVRTC through ``cupy.RawModule``, which keeps them on disk.
+"""Elementwise kernels for CuPy's arrays, compiled by NVRTC through ``cupy.RawModule``, with a disk cache.
 
-A kernel is compiled when it is first called, together with all others that wait by then: those of one
-program are one module.
+A kernel is compiled when it is first called, together with all kernels that are not compiled yet: so all
+those of one program become one module.
 
     Elemwise node -> CupyKernels.kernel -> Kernel -> (first call) -> CupyKernels.build -> launches
 
-*Unrun* on GPUs: tests compile the kernels by NVRTC, and run them on an emulator. Imports NumPy and PyTensor.
+*Unrun* on GPUs: tests compile the kernels by NVRTC, and run them on an emulator.
 """
 
 import warnings
@@ -26,21 +26,21 @@ from synk.gpu.elementwise.cuda_source import OPTIONS, THREADS, source
 
 BLOCK = (THREADS,)
 MISMATCH, UNFIT = 1, 2
-NAME = "KERNEL"  # stands for the name that a kernel gets when it is compiled
-MOST_LAYOUTS = 256  # kept by a kernel; a program that meets more shapes works them out anew
+NAME = "KERNEL"  # placeholder for a kernel's name, which is derived from its text
+MOST_LAYOUTS = 256  # launch plans that a kernel keeps, one for each set of shapes; beyond, it starts anew
 
 Functions = tuple[Callable[..., None], Callable[..., None]]  # flat, strided
 
 
 class Kernel:
-    """One elementwise kernel.
+    """One elementwise kernel, compiled at its first call.
 
     Attributes
     ----------
     function : callable
-        Takes the arrays, inputs first, fills in the outputs, and returns 0; ``MISMATCH`` if
-        lengths differ; ``UNFIT`` if an argument has another dtype. Inputs of one element may be NumPy's
-        numbers, which travel with the launch. Read it at each call: the first one replaces it.
+        Takes the arrays, inputs first, and writes the outputs. Returns 0; ``MISMATCH`` if lengths differ;
+        ``UNFIT`` if an argument has another dtype. An input of one element may be a NumPy scalar, which is
+        passed by value. Callers must read the attribute at each call, because the first call replaces it.
     """
 
     def __init__(self, kernels: "CupyKernels", body: Body, instead: Callable[..., int]):
@@ -52,7 +52,7 @@ class Kernel:
         self._kernels = kernels
 
     def compiled(self, functions: Functions) -> None:
-        """Launch ``functions`` from now on."""
+        """Use these compiled functions from the next call on."""
         self.function = Launcher(self._inputs, self._outputs, functions)
 
     def _first_call(self, *arrays):
@@ -61,20 +61,20 @@ class Kernel:
 
 
 class Launcher:
-    """Launches one kernel, with what it needs to know of its arrays.
+    """Launch one kernel with the arguments that its arrays need.
 
     Parameters
     ----------
     inputs, outputs : sequence of Operand
     functions : (callable, callable)
-        ``function(grid, block, arguments)``, flat and strided.
+        The flat and the strided function of the kernel, called as ``function(grid, block, arguments)``.
     """
 
     def __init__(self, inputs: Sequence[Operand], outputs: Sequence[Operand], functions: Functions):
         self._functions = functions
         self._operands = operands = (*inputs, *outputs)
         self._dtypes = [np.dtype(operand.stored or operand.dtype) for operand in operands]
-        # From the last one: what is put in there moves none of the others.
+        # From last to first, since each of them is replaced by two arguments, which shifts those behind it.
         kinds = [(k, _kind(operand)) for k, operand in enumerate(inputs) if is_number(operand)]
         self._numbers = [(k, kind, kind(0)) for k, kind in reversed(kinds)]
         self._plans: dict[Any, LaunchPlan] = {}
@@ -88,7 +88,8 @@ class Launcher:
         if function is not None:
             arguments: list[Any] = [*integers, *arrays]
             for k, kind, zero in self._numbers:
-                # The address of an array, or a number by its value: the other one is not looked at.
+                # An address, or else a null pointer and the value: the kernel ignores the value if it has an
+                # address.
                 by_value, at = isinstance(arrays[k], np.generic), k + len(integers)
                 arguments[at : at + 1] = (None, kind(arrays[k])) if by_value else (arrays[k], zero)
             function(grid, BLOCK, arguments)
@@ -101,7 +102,7 @@ class Launcher:
         return plan
 
     def _plan(self, arrays: Sequence[Any]) -> "LaunchPlan":
-        """Decide how to launch; the answer holds for all arrays of these dtypes, shapes and strides."""
+        """Return the launch plan for all arrays of these dtypes, shapes and strides."""
         numbers = [k for k, *_ in self._numbers]
         geometries: list[Any] = []
         for k, (array, dtype) in enumerate(zip(arrays, self._dtypes, strict=True)):
@@ -117,21 +118,21 @@ class Launcher:
 
 
 class LaunchPlan(NamedTuple):
-    """The launch for a kind of arrays, or the reason why there is none."""
+    """The launch for arrays of certain dtypes, shapes and strides, or the reason why there is none."""
 
-    function: Callable[..., None] | None  # None: there is nothing to compute, or no way
+    function: Callable[..., None] | None  # None if there is nothing to compute, or arrays do not fit
     grid: tuple[int, ...]
     integers: tuple[Any, ...]  # the kernel's first arguments
     status: int  # what the launcher returns
 
 
 def _kind(operand: Operand) -> Any:
-    """Return the type in which a number is handed over."""
+    """Return the NumPy type by which a number is passed to the kernel."""
     return np.dtype("uint8" if operand.dtype == "bool" else operand.dtype).type
 
 
 class CupyKernels:
-    """The kernels of one process.
+    """Make and compile the elementwise kernels of one process.
 
     Parameters
     ----------
@@ -156,24 +157,25 @@ class CupyKernels:
         node : Apply
             Of an Elemwise.
         instead : callable
-            As `Kernel.function`; runs if the compiler fails.
+            Called in place of `Kernel.function`, with the same arguments, if the compiler fails.
         reads, gives : sequence of str, optional
-            Which inputs and outputs are stored in 16 bits, as `body.Operand` has it.
+            For each input and output, the 16-bit dtype that it is stored in, or "".
 
         Raises
         ------
         NoTemplate
-            It cannot be written in CUDA.
+            If one of the node's Ops cannot be written in CUDA.
         """
         kernel = Kernel(self, elemwise_body(node, CUDA, reads, gives), instead)
         self._waiting.append(weakref.ref(kernel))
         return kernel
 
     def build(self, kernel: Kernel) -> None:
-        """Compile ``kernel``, and all others that wait, unless they have been compiled before."""
+        """Compile ``kernel``, and all other kernels that have not been compiled yet, in one module."""
         waiting = [kernel, *(other for ref in self._waiting if (other := ref()) is not None)]
         self._waiting.clear()
-        # In an order that does not hang on when they were made: CuPy's cache goes by the whole text.
+        # Sorted by name, so that the same kernels always make the same text, which is the key of CuPy's
+        # cache.
         missing = {k.name: k.text for k in waiting if k.name not in self._compiled}
         try:
             if missing:

@@ -1,11 +1,11 @@
-"""Decide how the kernels of `cuda_source` go over arrays, from nothing but their shapes and strides.
+"""Decide from shapes and strides how a launch of a kernel of `cuda_source` loops over its arrays.
 
-    shapes, strides -> lay_out -> LoopLayout: flat or strided, how many blocks, the integers to hand over
+    shapes, strides -> lay_out -> LoopLayout: flat or strided, how many blocks, the integer arguments
 
-Arrays that fill memory in one order, whichever it is, are walked flat. Of others, neighbouring axes that all
-arrays go along in equal steps are walked as one, so that the kernel has fewer indices to work out.
+If all arrays fill memory without gaps and in the same order of axes, the loop is flat. Otherwise neighbouring
+axes are merged where every array has even strides across both, so that the kernel computes fewer indices.
 
-Pure arithmetic; imports NumPy and the words of `body`.
+This is arithmetic that needs no GPU.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from synk.gpu.elementwise.cuda_access import stride_axes
 from synk.gpu.elementwise.cuda_packs import pack_width, row_width
 from synk.gpu.elementwise.cuda_source import THREADS
 
-AT_ONCE = 8 * 132  # blocks that an H200 holds
-MOST_BLOCKS = 32 * AT_ONCE  # the last to end are few among so many; threads take several turns beyond
+AT_ONCE = 8 * 132  # blocks that run on an H200 at the same time
+MOST_BLOCKS = 32 * AT_ONCE  # so many that few are left to wait for at the end; beyond, threads loop
 
 
 class LoopLayout(NamedTuple):
-    """The way of one launch over its arrays."""
+    """The loop of one launch over its arrays."""
 
     flat: bool
     blocks: int  # 0 if there is nothing to compute
@@ -44,7 +44,7 @@ def lay_out(
     operands : sequence of Operand
         Inputs, then outputs.
     arrays : sequence of (shape, strides)
-        Of each operand; None for a number that travels with the launch.
+        Of each operand; None for a number that is passed by value.
     sizes : sequence of int
         Bytes of one element of each.
     """
@@ -53,7 +53,7 @@ def lay_out(
         return None
     n = prod(lengths)
     flat = is_flat(lengths, operands, arrays, sizes)
-    # Few elements are spread over many threads; of more, each takes a pack.
+    # Few elements are spread over as many threads; with more elements, each thread takes a pack of them.
     width = 1 if n <= AT_ONCE * THREADS else (pack_width if flat else row_width)(operands)
     blocks = min(-(-n // (THREADS * width)), MOST_BLOCKS)
     if flat:
@@ -73,7 +73,7 @@ def lay_out(
 
 
 def common_lengths(operands: Sequence[Operand], arrays: Sequence[Geometry | None]) -> tuple[int, ...] | None:
-    """Return the length of each axis, None if arrays disagree on one."""
+    """Return the length of each axis, or None if arrays disagree on one."""
     lengths: list[int | None] = [None] * len(operands[-1].broadcast)
     for operand, array in zip(operands, arrays, strict=True):
         if array is None:
@@ -97,7 +97,7 @@ def is_flat(
     arrays: Sequence[Geometry | None],
     sizes: Sequence[int],
 ) -> bool:
-    """Tell whether all arrays but those of one element fill memory in the same order."""
+    """Return whether all arrays, except those of one element, fill memory in the same order of axes."""
     axes = [axis for axis, length in enumerate(lengths) if length > 1]
     steps: list[int] = []
     for operand, array, size in zip(operands, arrays, sizes, strict=True):
@@ -118,7 +118,7 @@ def is_flat(
 
 
 def joined(lengths: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
-    """Return the lengths with axes joined: one that is walked with the next to its right has length 1.
+    """Merge axes where strides allow it: return lengths, 1 for an axis that is merged with a later one.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""Packs: elements of kernels in CUDA that are read and written by one instruction.
+"""Write the loops of CUDA kernels over packs: several elements that one instruction reads or writes.
 
-    Operands -> how many elements, and under which conditions -> a loop over packs, and where elements go on
+    Operands -> elements in a pack, conditions on addresses -> a loop over packs, and where it stops
 
-16 bits by 16 bits, too few bytes are on their way to keep the memory busy: a thread asks for up to 16 bytes
-of each operand. So it is where there are more elements than threads; few are better spread over all of them.
+If each thread read 16 bits at a time, too few bytes would be in flight to keep the memory busy, so a thread
+reads up to 16 bytes of each operand. With no more elements than threads, single elements are better.
 
-Pure text; imports `cuda_access`.
+This is text only; nothing is compiled here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,8 @@ template <class T, int N> struct alignas(N * sizeof(T)) Pack {
 #endif
 """
 
-# Everything is read before anything is written, which the compiler cannot know to be allowed.
+# All inputs of a pack are read before any output is written. The compiler could not decide that itself, since
+# for all it knows an output may be an input.
 PACKED = Template("""\
     const long long begin = n > threads && $condition ? n / $width * $width : 0;
 #pragma unroll 1
@@ -47,17 +48,17 @@ $store
 
 
 def pack_width(operands: Sequence[Operand]) -> int:
-    """Return how many elements the flat function takes at once: of the widest, what one instruction reads."""
+    """Return the elements in a pack of the flat function: as many of the widest as one instruction reads."""
     return _width([operand for operand in operands if not is_number(operand)])
 
 
 def row_width(operands: Sequence[Operand]) -> int:
-    """Return how many elements the strided function takes at once, where arrays allow it."""
+    """Return the elements in a pack of the strided function, which takes packs where strides allow it."""
     return _width([operand for operand in operands if _has_rows(operand)])
 
 
 def packed_flat(body: Body, name: str) -> str:
-    """Write the loop of the flat function; it defines ``begin``, the first element that is left."""
+    """Return the flat function's loop over packs; it sets ``begin``, the first element that is left."""
     operands = (*body.inputs, *body.outputs)
     width = pack_width(operands)
     places = {
@@ -70,10 +71,10 @@ def packed_flat(body: Body, name: str) -> str:
 
 
 def packed_rows(body: Body, name: str, indices: str) -> str:
-    """Write the same for the strided function.
+    """Return the strided function's loop over packs; it sets ``begin``, the first element that is left.
 
-    All steps along the last axis must be of one element, all rows start at packs; what broadcasts along it
-    has one element for a pack.
+    It runs only if elements along the last axis are adjacent, and rows are whole numbers of packs at aligned
+    addresses. An operand that broadcasts along the last axis is read as one element for the whole pack.
     """
     operands = (*body.inputs, *body.outputs)
     width, last = row_width(operands), body.ndim - 1
@@ -102,7 +103,7 @@ def _type(operand: Operand, width: int) -> str:
 def _loop(
     body: Body, name: str, width: int, condition: str, packs: Mapping[int, str], indices: str = ""
 ) -> str:
-    """Write the loop over ``packs``, places by number of operand; others have one element for a pack."""
+    """Return a loop over packs; ``packs`` maps the operands that are read as packs to their places."""
     if width == 1:
         return "    const long long begin = 0;"
     load, store, places = [], [], []

@@ -1,21 +1,21 @@
-"""Write a kernel as CUDA, for NVRTC: a grid-stride loop over all elements.
+"""Write an elementwise kernel as CUDA text for NVRTC: a grid-stride loop over all elements.
 
-A file holds two functions. ``NAME_flat`` takes arrays that lie in memory alike, one element after another;
-operands that broadcast along every axis have one element there:
+A kernel has two functions. ``NAME_flat`` is for arrays whose elements lie in the same order, without gaps;
+operands that broadcast along every axis have one element:
 
     NAME_flat(n, x0, x1, ..., y0, ...)
 
-An input of one element is two parameters: its address and, for an address of 0, its value, which then travels
-with the launch (`is_number`).
+An input of one element (`is_number`) is two parameters: its address, and its value, which is used if the
+address is null.
 
-``NAME_strided`` takes any: lengths of the axes, then the strides, in bytes, of each operand along the axes
-that it does not broadcast (`stride_axes`):
+``NAME_strided`` is for all other arrays. It also takes the lengths of the axes, and the strides in bytes of
+each operand, along the axes on which it does not broadcast (`stride_axes`):
 
     NAME_strided(n, length_0, ..., stride_0_0, ..., x0, x1, ..., y0, ...)
 
-Both take several elements at a time where they can: see `cuda_packs`.
+Both functions compute several elements at a time where they can: see `cuda_packs`.
 
-Pure text: compiling and launching are the business of the array module. All integers are ``long long``.
+This is text only: `cuda_kernels` compiles and launches it. All integers are ``long long``.
 """
 
 from string import Template
@@ -34,12 +34,12 @@ from synk.gpu.elementwise.cuda_access import (
 )
 from synk.gpu.elementwise.cuda_packs import PACKS, pack_width, packed_flat, packed_rows, row_width
 
-# As for C: without contraction a fused graph rounds as the same graph unfused.
+# --fmad=false: contracted into fused multiply-adds, a fused graph would round otherwise than an unfused one.
 OPTIONS = ("--fmad=false", "-std=c++17")
 
 THREADS = 256  # in a block
 
-# Division of 64 bits takes a GPU several times as long as that of 32, which does but for huge arrays.
+# Division in 64 bits takes a GPU several times as long as in 32 bits, which suffice except for huge arrays.
 STEP = """\
 #ifndef SYNK_STEP
 #define SYNK_STEP
@@ -59,7 +59,7 @@ static __device__ __forceinline__ long long step(long long &rest, long long leng
 #endif
 """
 
-# Loops are not unrolled: what is read may have been written in the turn before, so it is not read sooner.
+# Loops are not unrolled: an output may be an input, so the compiler could not read ahead anyway.
 TEMPLATE = Template("""\
 $conversions$packs$step$element
 extern "C" __global__ void __launch_bounds__($threads) ${name}_flat($flat_parameters)
@@ -132,14 +132,14 @@ def _parameters(body: Body, k: int) -> list[str]:
 
 
 def _number(k: int, operand: Operand) -> str:
-    """Read an input of one element, before the loop."""
+    """Return the line that reads input k, of one element, before the loop."""
     return (
         f"    const {type_name(operand.dtype)} x{k} = p{k} ? {converted('from', operand, f'*p{k}')} : v{k};"
     )
 
 
 def _indices(ndim: int) -> str:
-    """Take the number of an element apart into one index for each axis, the last axis first."""
+    """Return the lines that compute the index along each axis from the number i of an element."""
     lines = ["long long rest = i;"] if ndim > 1 else []
     lines += [f"const long long i{axis} = step(rest, length_{axis});" for axis in range(ndim - 1, 0, -1)]
     lines += [f"const long long i0 = {'rest' if ndim > 1 else 'i'};"] if ndim else []

@@ -1,4 +1,4 @@
-"""Random numbers from a counter, written as CUDA: which element it is decides which number it gets.
+"""Random numbers from a counter, written as CUDA: an element's position determines its number.
 
 Philox-4x32-10 makes four words of 32 bits out of 128 bits of counter and 64 of key. A draw has a key and a
 stream of its own, 64 bits each, and element i takes its words from block ``i // PER``, where PER elements
@@ -6,16 +6,17 @@ share a block:
 
     counter = (block, stream), key -> 4 words -> PER elements
 
-so numbers depend on neither threads nor order. All kernels have the same kind of parameters; each of the
-distribution's is a value, or an array with a step of 0 or 1 from element to element:
+so the numbers do not depend on the number of threads or their order. All kernels have the same form of
+arguments; each parameter of the distribution is a value, or an array with a step of 0 or 1 from element to
+element:
 
     NAME(n, key, stream, words, value_0, array_0, step_0, ..., out)
 
-Key and stream are numbers, or two words in memory, unless that is null: what is recorded once and launched
-often finds others there each time.
+Key and stream are the arguments of these names if ``words`` is null; otherwise the two words that it points
+to, so that a launch which is recorded in a CUDA graph can get others each time.
 
-Pure text: launching is the business of `synk.gpu.dispatch.device_random`. Reference: Salmon et al.
-(2011), doi:10.1145/2063384.2063405.
+This is text only: `synk.gpu.dispatch.device_random` launches it. Reference: Salmon et al. (2011),
+doi:10.1145/2063384.2063405.
 """
 
 from string import Template
@@ -73,7 +74,7 @@ $read
 }
 """)
 
-# Of 32 or 64 bits: from 0 up to 1 exclusive, from above 0 up to 1, and strictly between them.
+# Uniform numbers of 32 or 64 bits: in [0, 1), in (0, 1], and in (0, 1).
 FLOAT = """\
 DEVICE float below_one(const word *x, int j) { return (x[j] >> 8) * 0x1p-24f; }
 DEVICE float above_zero(const word *x, int j) { return x[j] * 0x1p-32f + 0x1p-33f; }
@@ -86,7 +87,8 @@ DEVICE double above_zero(const word *x, int j) { return ((pair(x, j) >> 11) + 1)
 DEVICE double between(const word *x, int j) { return ((pair(x, j) >> 12) + 0.5) * 0x1p-52; }
 """
 
-# The high half of a 128-bit product, and of 128 random bits times a range: 0 stands for 2**64.
+# high: the upper half of a 128-bit product. below: the upper part of 128 random bits times a range, where a
+# range of 0 stands for 2**64.
 INTEGER = """\
 DEVICE word64 high(word64 a, word64 b)
 {
@@ -104,7 +106,8 @@ DEVICE word64 below(word64 range, const word *x)
 }
 """
 
-# 32 bits decide; where they equal the first 32 of p, 53 more do, from blocks that no element has.
+# 32 random bits are compared with the first 32 bits of p. If they are equal, 53 more decide, from a block of
+# the counter that no element uses otherwise.
 BERNOULLI = """\
 DEVICE int decide(double p, word bits, word64 element, word64 stream, word64 key)
 {
@@ -118,7 +121,7 @@ DEVICE int decide(double p, word bits, word64 element, word64 stream, word64 key
 }
 """
 
-# Box and Muller: two numbers from two.
+# Box and Muller's transform: two normal numbers from two uniform ones.
 NORMAL = """\
         $real z[$per];
         for (int j = 0; j < $per; j += 2) {
@@ -130,7 +133,7 @@ NORMAL = """\
 
 
 class Distribution(NamedTuple):
-    """A distribution of real numbers: how many parameters, and an element from them and its words."""
+    """A distribution of real numbers: its number of parameters, and CUDA text that computes an element."""
 
     parameters: int
     value: str
@@ -146,17 +149,17 @@ REAL = {
 
 
 def kernel_name(kind: str, dtype: str) -> str:
-    """Return the name of the function in `source`."""
+    """Return the name of the CUDA function for a distribution and dtype."""
     return f"synk_{kind}_{dtype}"
 
 
 def parameter_dtype(kind: str, dtype: str) -> str:
-    """Return the dtype in which a kernel takes the distribution's parameters."""
+    """Return the dtype of the distribution's parameters as arguments of the kernel."""
     return {"integers": "uint64", "bernoulli": "float64"}.get(kind, dtype)
 
 
 def per_block(kind: str, dtype: str) -> int:
-    """Return how many elements share a block of the counter."""
+    """Return how many elements one block of the counter, four words of 32 bits, suffices for."""
     return 1 if kind == "integers" else 2 if dtype == "float64" and kind in REAL else 4
 
 

@@ -1,16 +1,16 @@
 """Decide which float32 arrays are kept in 16 bits, and where they are converted.
 
-Graphs stay float32, for PyTensor has no bfloat16; the program keeps some values of them in fewer bits.
-Inputs, shared variables, updates and results stay as they are, so weights, optimiser state and losses are
-float32. A result is of 16 bits if its node may give that and a product reads it, by itself or by way of
-nodes that give 16 bits in turn. A reader that needs another width has a copy of the value, which is made
-once, before its first reader, however many there are:
+Graphs stay float32, since PyTensor has no bfloat16, but the program stores some of their values in 16 bits.
+Inputs, shared variables, updates and outputs keep their dtype, so weights, optimiser state and losses are
+float32. The result of a node is stored in 16 bits if its Op may return 16 bits, and a matrix product reads
+it, directly or through nodes that return 16 bits, too. A reader that needs the other width reads a converted
+copy, which is made once, before its first reader:
 
-    Placement -> widths -> narrow -> Placement with casts among its steps, and what is stored how
+    Placement -> widths -> narrow -> Placement with casts among its steps, and the variables stored in 16 bits
 
-A weight is an example: it is rounded once a call, and read by the products forward and backward.
+For example, a weight is rounded once a call, and the products of forward and backward read that copy.
 
-Pure: graphs in, decisions out; ``dispatch.width`` says what Ops do about 16 bits.
+Nothing is computed here; `synk.gpu.dispatch.width` says which Ops may read and return 16 bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Round = Callable[[Apply, Callable, Sequence[bool], Sequence[bool]], Callable]
 
 
 class Narrowed(NamedTuple):
-    """A placement with casts, and the variables that are stored in 16 bits."""
+    """A placement to which casts were added, and the variables that are stored in 16 bits."""
 
     placed: Placement
     stored: Collection[Variable] = ()
@@ -39,11 +39,11 @@ class Narrowed(NamedTuple):
 def narrow(
     placed: Placement, outputs: Sequence[Variable], dtype: str, implement: Round, at_once: bool
 ) -> Narrowed:
-    """Insert casts into a placement, and have nodes implemented for what they read and give then.
+    """Insert casts into a placement, and replace implementations of nodes that read or return 16 bits.
 
-    ``implement(node, implementation, reads, gives)`` returns an implementation for a node of which some
-    inputs or outputs, those that are true, are of 16 bits, ``dtype``. A value is converted before its first
-    reader, or ``at_once``, where some nodes do not always run.
+    ``implement(node, implementation, reads, gives)`` returns the implementation of a node whose inputs and
+    outputs have 16 bits, ``dtype``, where ``reads`` and ``gives`` are true. A value is converted before its
+    first reader; with ``at_once``, right after it is computed, because some readers do not always run.
     """
     rules = _rules(placed)
     stored = widths(placed.steps, rules, {*outputs, *_crossing(placed), *placed.on_host})
@@ -72,10 +72,11 @@ def narrow(
 def widths(
     steps: Sequence[PlacedStep], rules: Mapping[Apply, Width], wide: Collection[Variable]
 ) -> Collection[Variable]:
-    """Return the results that are stored in 16 bits; those in ``wide`` are not.
+    """Return the variables to store in 16 bits; those in ``wide`` must stay float32.
 
-    Forward, which may be: what nodes give from 16 bits. Backward, which of these serve: a product reads them,
-    or a node that gives 16 bits. And what nothing but products reads is rounded where it is made.
+    A walk forward finds the variables that may have 16 bits: results of products, and of nodes that return 16
+    bits when they read them. A walk backward keeps those that are of use: a product reads them, or a node
+    that stores its result in 16 bits. A variable that only products read is stored in 16 bits as well.
     """
     nodes = [step.node for step in steps if step.node is not None]
     readers: dict[Variable, list[tuple[Apply, int]]] = defaultdict(list)
@@ -116,14 +117,14 @@ def widths(
             useful = output in may and any(serves(*reader) for reader in reading)
             if useful or (rule.pulls and reading and all(rounds(*reader) for reader in reading)):
                 stored.add(output)
-    for node in nodes:  # what is a part of 16 bits already costs nothing to keep so
+    for node in nodes:  # a part or view of an array of 16 bits keeps them at no cost
         if rules[node].keeps and node.inputs[0] in stored:
             stored.update(filter(can, node.outputs))
     return stored
 
 
 def _rules(placed: Placement) -> dict[Apply, Width]:
-    """Return the rule of each node."""
+    """Return for each node which inputs and outputs may have 16 bits."""
     rules = {}
     for node, implementation in placed.implementations.items():
         on_host: Sequence[Apply] = getattr(implementation, "host_nodes", ())
@@ -133,12 +134,12 @@ def _rules(placed: Placement) -> dict[Apply, Width]:
 
 
 def _crossing(placed: Placement) -> list[Variable]:
-    """Return the values that go to the other side."""
+    """Return the variables that are copied between host and device."""
     return [step.inputs[0] for step in placed.steps if step.node is None]
 
 
 def _reads(node: Apply, rule: Width, stored: Collection[Variable]) -> list[bool | None]:
-    """Tell for each input whether it is read in 16 bits; None where there is no choice."""
+    """Return for each input whether it is read in 16 bits; None for inputs that are no float32 arrays."""
     reads: list[bool | None] = []
     for position, variable in enumerate(node.inputs):
         if not is_float_array(variable):
@@ -153,7 +154,7 @@ def _reads(node: Apply, rule: Width, stored: Collection[Variable]) -> list[bool 
 
 
 class _Casts:
-    """The copies of values in the other width."""
+    """The copies of variables, converted to the other width, that readers of that width need."""
 
     def __init__(self, placed: Placement, stored: Collection[Variable], dtype: str):
         self.of_constants: list[PlacedStep] = []  # casts that are done once, when the graph is compiled
@@ -163,7 +164,7 @@ class _Casts:
         self._new: list[PlacedStep] = []
 
     def of(self, variable: Variable, narrow: bool | None) -> Variable:
-        """Return a variable itself if it is as wide as wanted, else its copy."""
+        """Return a variable if it has the wanted width, else its converted copy."""
         if narrow is None or narrow == (variable in self._stored):
             return variable
         if variable not in self._copies:
@@ -174,12 +175,12 @@ class _Casts:
         return self._copies[variable]
 
     def new(self) -> list[PlacedStep]:
-        """Return the steps of the copies that were asked for since the last time."""
+        """Return the steps that make the copies which `of` has added since the last call."""
         steps, self._new = self._new, []
         return steps
 
     def at_once(self, steps: Sequence[PlacedStep]) -> list[PlacedStep]:
-        """Return the steps with each cast right behind what makes the value."""
+        """Return the steps with each cast moved right behind the step that computes its input."""
         casts = {
             s.inputs[0]: s
             for s in steps

@@ -1,4 +1,4 @@
-"""One rank that computes on a GPU: its rows are uploaded while it computes, and its results fetched last."""
+"""A rank that computes on a GPU: it uploads rows while it computes, and fetches results at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synk.values import messages
 
 
 class GpuRank(Rank):
-    """A `Rank` whose device is a GPU; programs that compute on the host read their rows as on any rank."""
+    """A `Rank` whose device is a GPU; its programs that compute on the host read rows as other ranks do."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class GpuRank(Rank):
     def _run_steps(self, command: messages.Command) -> tuple[Any, ...]:
         self.device.bind()
         results = super()._run_steps(command)
-        # To fetch a number is to wait for the GPU: now nothing is left to launch.
+        # To fetch a result waits for the GPU, so results are fetched after everything has been launched.
         return on_host(results, self.device)
 
     def _shards_for(self, program: RankProgram) -> Any:

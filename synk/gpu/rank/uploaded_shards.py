@@ -1,9 +1,9 @@
-"""Rows on their way to a GPU that computes meanwhile, in the place of those of `Shards`.
+"""Replace `Shards` on a GPU: upload the rows of inputs while the GPU computes.
 
-    Call, arrays, index list -> UploadedShards.inputs -> an UploadedInput each -> Program.run
+    Call, arrays, index list -> UploadedShards.inputs -> an UploadedInput for each input -> Program.run
 
-Behind the rows of a slice come those of the next, or of the next call. Rows of a shared variable stay on the
-GPU: ResidentInput.
+While one slice computes, the rows of the next slice are uploaded, or of the next call's first slice. A shared
+variable stays on the GPU, and its rows are selected there: ResidentInput.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class UploadedShards:
     def inputs(
         self, step: messages.Call, selected: SelectedRows, arrays: Sequence[Any], indices: Any
     ) -> Sequence[Any]:
-        """Return the rows of this rank, an `UploadedInput` for each scattered input that goes this way."""
+        """Return this rank's rows of each scattered input, as `UploadedInput` where they may be uploaded."""
         picked, paired = share(selected, self._rank, self._n_ranks)
         token, coming = 0, SelectedRows(0, 0)
         if step.ahead is not None:
             there, _ = share(rows_of(step.ahead.rows, indices), self._rank, self._n_ranks)
             token, coming = step.ahead.token, there.kept()  # the next call writes its own list over this one
         parts = slices(len(picked), step.num_slices)
-        key = step.gathered or object()  # a fresh one: nothing that was uploaded before matches
+        key = step.gathered or object()  # a new object matches no earlier upload
         inputs: list[Any] = []
         for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
             rows = paired if minibatch else picked
@@ -53,52 +53,53 @@ class UploadedShards:
         return inputs
 
     def whole(self, *call: Any) -> None:
-        """Leave all rows to `inputs`."""
+        """Do nothing: unlike `Shards`, this class takes no rows before `inputs`."""
 
     def sliced(self, variables: RankVariables, identity: int, rows: SelectedRows) -> Any:
-        """Return rows of a shared variable, whose value moves to the GPU and stays."""
-        # As programs do with the variables that they read: what sets a value puts an array of the host there.
+        """Return rows of a shared variable; its value is moved to the GPU and stays there."""
+        # Setting a variable's value stores an array of the host; programs move the variables that they read,
+        # too.
         storage = variables[identity].container.storage
         storage[0] = self._device.from_host(storage[0])
         return ResidentInput(storage[0], rows, self._device)
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Let a program read its inputs in the body; afterwards the caller may write to them."""
+        """Return a context in which programs read inputs; when it ends, the caller may overwrite them."""
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the GPU may be what failed
+            with suppress(Exception):  # the GPU may have failed, and fail again; the first error is raised
                 self._uploader.finish()
             raise
         self._uploader.finish()
 
     def forget(self, function: int) -> None:
-        """Free what is kept for a function."""
+        """Free the buffers of a function."""
         self._uploader.forget(function)
 
     def end_threads(self) -> None:
-        """Free what is kept, and end the threads that gather and upload."""
+        """Free all buffers, and end the threads that gather and upload."""
         self._uploader.close()
 
 
 class UploadedInput(NamedTuple):
-    """Rows of an array on the host, brought to the device slice by slice.
+    """Rows of an array on the host, uploaded slice by slice.
 
-    While one slice computes, the next is brought; while the last one does, the first of the next call.
+    While one slice computes, the next is uploaded; during the last slice, the first one of the next call.
     """
 
     array: Any
     rows: SelectedRows
     buffers: InputBuffers
-    key: Any  # of this call's rows: under it they may have been started
+    key: Any  # of this call's rows: their upload may have been started under it
     parts: Sequence[tuple[int, int]]  # of the rows, in the order in which they will be asked for
     following: Request | None  # of the next call
 
     def part(self, start: int, stop: int) -> Any:
         request = self._request(start, stop)
         if not is_large(request):
-            return request.rows.of(self.array)  # the program sends it itself
+            return request.rows.of(self.array)  # the program uploads it itself
         there = self.buffers.take(request)
         following = self._following(start, stop)
         if following is not None:
@@ -116,7 +117,7 @@ class UploadedInput(NamedTuple):
 
 
 def first_of_next(key: Any, array: Any, rows: SelectedRows, num_slices: int) -> Request | None:
-    """Return the request for the first slice of a call to come, if it has rows."""
+    """Return the request for the first slice of the next call; None if that has no rows."""
     parts = slices(len(rows), num_slices)
     if not parts:
         return None
@@ -125,7 +126,7 @@ def first_of_next(key: Any, array: Any, rows: SelectedRows, num_slices: int) -> 
 
 
 class ResidentInput(NamedTuple):
-    """Rows of an array that is on the device."""
+    """Rows of an array that stays on the device."""
 
     array: Any
     rows: SelectedRows

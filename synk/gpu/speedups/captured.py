@@ -1,15 +1,16 @@
-"""A program whose launches are recorded once and then launched together: a CUDA graph.
+"""Record a program's launches once, and then launch them together: a CUDA graph.
 
-    inputs -> what is read on the host, shapes -> recording -> feed -> replay -> results
+    inputs -> shapes, and values read on the host -> recording -> copy inputs -> replay -> results
 
-Launching costs the host some microseconds a kernel, which is most of the time of a small network. A
-recording repeats the same kernels on the same addresses, so
+Each launch costs the host some microseconds, which is most of the time of a small network. A recording
+repeats the same kernels on the same addresses, so
 
-- inputs of a call are copied to arrays of the recording's own, the slots;
-- shared variables are read where they lie, and their new values are written there too, as are values that
-  were set on the host since (`Captured.place`);
-- what Python reads on the host is fixed: another value, like another shape, needs another recording;
-- generators advance on the host, and draws find their words where they are written for each replay (`draws`).
+- the inputs of a call are copied to arrays that belong to the recording, the slots;
+- shared variables are read in their memory, and new values are written there, also those that the script sets
+  (`Captured.place`);
+- a value that Python reads on the host is part of the recording, like a shape: another one needs another
+  recording;
+- random generators advance on the host; their words are written to memory before each replay (`draws`).
 
 *Unrun* on GPUs.
 """
@@ -31,14 +32,14 @@ from synk.compile.programs.text.transfer import fill, is_on_device, to_host
 from synk.gpu.speedups.draws import Draws, LaterGenerator
 from synk.gpu.speedups.graphs import Graphs
 
-WARM_UP = 2  # calls before a recording: kernels compile in the first, and libraries choose theirs
-MOST = 8  # recordings of a program, and moves of its shared variables; beyond, it runs as it is
-MOST_KEYS = 1024  # what calls of are counted at most: a number that the host reads may differ in each
-LARGEST = 1024  # bytes of an array that is fixed by its value
+WARM_UP = 2  # calls before a recording, in which kernels are compiled and libraries choose theirs
+MOST = 8  # recordings of a program, moves of its shared variables included; then it is recorded no more
+MOST_KEYS = 1024  # keys whose calls are counted: a number that the host reads may differ in each call
+LARGEST = 1024  # bytes of a host array that may be part of a key
 
 
 class Recording(NamedTuple):
-    """A program on the addresses of one recording."""
+    """The recorded launches of a program, and the arrays that they read and write."""
 
     slots: Mapping[int, Any]  # arrays that hold inputs of a call
     places: Mapping[int, Any]  # arrays of shared variables
@@ -48,23 +49,23 @@ class Recording(NamedTuple):
 
 
 class Captured:
-    """A program that is recorded when it has been called a few times with the same shapes.
+    """A program whose launches are recorded once it has been called a few times with the same shapes.
 
-    Call it as the function of the program.
+    It is called like the program's function.
 
     Parameters
     ----------
     program : Program
-        All its inputs may come from the device, and its results stay there.
+        Its inputs may be arrays on the device, and its results stay there.
     xp : module
     graphs : Graphs
-        Record the launches.
+        Records the launches.
     shared : collection of int
         Inputs that are shared variables.
     unread : collection of int
-        Inputs that the program does not look at.
+        Inputs that no node of the program reads.
     updates : mapping of int to int
-        Which output is the new value of which input.
+        Maps outputs to the inputs, shared variables, whose new values they are.
     fetched : collection of int
         Outputs to return on the host.
     """
@@ -97,7 +98,7 @@ class Captured:
     def place(self, k: int) -> Any:
         """Return the array from which a recording reads a shared variable, None if there is none.
 
-        A value that was set on the host since needs no new recording if it is written to this array.
+        A value that the script sets needs no new recording if it is written to this array.
         """
         return self._last_places.get(k)
 
@@ -112,7 +113,7 @@ class Captured:
             calls = self._calls.get(key, 0) + 1
             if calls <= WARM_UP:
                 values = self._plain(inputs, calls)
-                self._calls[key] = calls  # not of one that failed: what is wrong with it cannot be recorded
+                self._calls[key] = calls  # only after a call that succeeded: no other is worth a recording
                 return values
             recording = self._record(key, inputs)
             if recording is None:
@@ -154,14 +155,14 @@ class Captured:
         if calls != WARM_UP:
             return [self._home(k, value) for k, value in enumerate(run())]
         homes = [self._home(k, value) for k, value in enumerate(self._graphs.warm(run))]
-        # What recordings compute with passes through memory that is new now.
+        # The results lie in the pool of recordings, which will write over them; so they are copied.
         return [
             value if not is_on_device(value) or any(value is array for array in inputs) else value.copy()
             for value in homes
         ]
 
     def _record(self, key: Any, inputs: Sequence[Any]) -> Recording | None:
-        """Make a recording; return None, and never try again, where that fails."""
+        """Return a new recording; None if recording fails, and then it is never tried again."""
         self._recordings.pop(key, None)
         self._made += 1
         if self._made > MOST:
@@ -195,7 +196,7 @@ class Captured:
         warnings.warn(f"a function is no longer captured in a CUDA graph: {reason}", stacklevel=2)
 
     def _settled(self, arguments: Sequence[Any]) -> list[Any]:
-        """Run the program; put new values of shared variables where the old ones are."""
+        """Run the program, and copy new values of shared variables into the memory of the old ones."""
         values = list(self._run(*arguments))
         moved = {}
         for k, source in self._updates.items():
@@ -205,7 +206,7 @@ class Captured:
             if (value.shape, value.dtype) != (target.shape, target.dtype):
                 shapes = f"{list(target.shape)} takes a value of shape {list(value.shape)}"
                 raise ValueError(f"a shared variable of shape {shapes}")
-            moved[k] = value.copy()  # it may be, or be read by, another one that is written now
+            moved[k] = value.copy()  # it may be a view of a variable that is overwritten below
         for k, value in moved.items():
             target = arguments[self._updates[k]]
             target[...] = value
@@ -218,16 +219,17 @@ class Captured:
         return to_host(value, self._xp) if k in self._fetched and is_on_device(value) else value
 
     def _result(self, k: int, value: Any) -> Any:
-        """Return an output that the next replay does not write over."""
+        """Return an output in memory that the next replay does not overwrite."""
         if k in self._fetched and is_on_device(value):
             return to_host(value, self._xp)
         return value if k in self._updates and is_on_device(value) else value.copy()
 
 
 def obstacle(program: Program, fgraph: FunctionGraph) -> str | None:
-    """Say why launches of a program cannot be recorded, or return None.
+    """Return why a program cannot be recorded, or None if it can.
 
-    Whatever Python computes or reads in the middle of a program would be recorded as it was that time.
+    A value that Python computes or reads in the middle of a program would stay in the recording as it was
+    then.
     """
     if program.host_nodes:
         names = ", ".join(sorted({str(node.op) for node in program.host_nodes}))

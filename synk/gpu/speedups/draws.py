@@ -1,12 +1,12 @@
-"""Random numbers in recordings: which generator gives which draw its words, noted once, done for each replay.
+"""Random numbers in recordings: remember which generator each draw uses, and draw its words for each replay.
 
-    recording: Draws.stand_in -> LaterGenerator: copied, asked for integers -> what a replay has to do
-    replay: Draws.advance(inputs of the call) -> words on the device, generators as the program leaves them
+    recording: Draws.stand_in -> LaterGenerator, which notes when it is copied or drawn from -> steps
+    replay: Draws.advance(inputs of the call) -> repeat the steps -> words on the device, advanced generators
 
 A draw on a GPU takes two words of 64 bits from a generator on the host, see
-`synk.gpu.dispatch.device_random`. Recorded as numbers they would be the same in every replay, so kernels
-read them from memory that is written before each. Generators advance as they do without a recording, so
-random numbers are the same.
+`synk.gpu.dispatch.device_random`. If the words were arguments of the recorded launch, each replay would draw
+the same numbers; so kernels read them from memory, which is written before each replay. Generators advance as
+without a recording, so the numbers are the same.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ MOST_DRAWS = 1024  # of one recording, whose words take 16 bytes each
 
 
 class LaterGenerator:
-    """Stand for a generator while launches are recorded: draws copy it and ask it for words."""
+    """Take the place of a generator during a recording, and note how the program copies and uses it."""
 
     def __init__(self, draws: Draws, number: int):
         self.number = number
         self._draws = draws
 
     def __deepcopy__(self, memo: Any) -> LaterGenerator:
-        """Stand for a copy of the generator in the state that it will have."""
+        """Return the replacement of a copy of the generator, which each replay will make."""
         return self._draws.copy_of(self.number)
 
     def integers(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return where the words of a draw will be, on the device; `words_of` asks for nothing else."""
+        """Return the device memory that will hold the two words of a draw; `words_of` calls only this."""
         return self._draws.words(self.number)
 
 
 class Draws:
-    """The steps of a recording with the generators of a call, in the order of the program."""
+    """The copies of generators and draws from them in a recorded program, in order, to be repeated."""
 
     def __init__(self, xp: ModuleType):
         self._xp = xp
-        self._memory: Any = None  # of the words, which none but programs with generators need
+        self._memory: Any = None  # for the words; allocated only for programs that have generators
         self._inputs: dict[int, int] = {}  # by number of the generator, its position among the inputs
         self._steps: list[Callable[[dict[int, Any], list[Any]], None]] = []
         self._n_generators = 0
@@ -54,7 +54,7 @@ class Draws:
     # --- while it is recorded ------------------------------------------------------------------------
 
     def stand_in(self, position: int) -> LaterGenerator:
-        """Return the stand-in for an input of the program."""
+        """Return the replacement for the generator that is the input at ``position``."""
         if self._memory is None:  # not later, when launches are recorded already
             self._memory = self._xp.empty((MOST_DRAWS, 2), "uint64")
         generator = self._new()
@@ -84,7 +84,7 @@ class Draws:
     # --- before each replay --------------------------------------------------------------------------
 
     def advance(self, inputs: Sequence[Any]) -> dict[int, np.random.Generator]:
-        """Give all draws their words; return the generators as they are then, by number."""
+        """Write the words of all draws of a replay; return the advanced generators, by number."""
         generators = {number: inputs[position] for number, position in self._inputs.items()}
         words: list[Any] = []
         for step in self._steps:

@@ -1,13 +1,13 @@
-"""CUDA graphs: launches of one GPU recorded, and launched again together.
+"""CUDA graphs: record the launches on one GPU, and launch them again together.
 
-    Graphs.record(run) -> begin capture, run, end -> (what run returned, replay)
+    Graphs.record(run) -> begin capture, run, end capture -> (the result of run, replay)
 
-What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
-them share it, as none has anything there while another runs.
+A recording keeps its addresses, so it allocates from a pool that only recordings use. All of them share the
+pool, since a recording needs no contents of its memory while another one runs.
 
-Products go to cuBLAS itself: CuPy's wrappers refuse recordings. A recorded product writes to the workspace of
-its handle whenever it is launched again, so that of CuPy, which belongs to others too, would not do. *Unrun*
-on GPUs.
+Products call cuBLAS directly, because CuPy's wrappers refuse to be recorded. A recorded product writes to the
+workspace of its handle at each replay, so it must not use CuPy's handle, whose workspace others use, too.
+*Unrun* on GPUs.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SIGNATURES = {
 
 
 class Graphs:
-    """Record launches in the stream of a GPU in which programs launch, as `captured` asks for.
+    """Record launches in the stream in which a GPU's programs are launched.
 
-    Recordings may take the fraction ``memory`` of the GPU's. ``lock`` is held while launches of the stream
-    are recorded: other threads launch nothing in it.
+    Recordings may take the fraction ``memory`` of the GPU's memory. ``lock`` is held while launches in the
+    stream are recorded, so that no other thread launches in it.
     """
 
     def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
@@ -54,14 +54,15 @@ class Graphs:
         self._cublas: CublasHandle | None = None
 
     def warm(self, run: Callable[[], Any]) -> Any:
-        """Return ``run()``, which leaves its memory in the pool of recordings."""
+        """Return ``run()``, which allocates from the pool of recordings."""
         with self._cupy.cuda.using_allocator(self._pool.malloc):
             return run()
 
     def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-        """Return ``run()``, none of whose launches happen, and what makes all of them happen.
+        """Record the launches of ``run()`` without executing them; return its result, and a replay.
 
-        Raises what ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
+        Raise the error of ``run``, or one of CUDA if a call cannot be recorded; nothing has been executed
+        then.
         """
         with self.lock, self._cupy.cuda.using_allocator(self._pool.malloc):
             if self._cublas is None:
@@ -79,15 +80,15 @@ class Graphs:
         return values, partial(recorded.launch, self._stream)
 
     def close(self) -> None:
-        """Give back what no recording holds any more."""
+        """Release cuBLAS and the memory of the pool."""
         self._cublas = None  # CUDA frees it with the process
         self._pool.free_all_blocks()
         self._kept.clear()
 
     def _allocate(self, n_bytes: int) -> Any:
-        """Return memory of CUDA, for the pool.
+        """Return new memory of CUDA for the pool, and keep it.
 
-        A pool that is full frees all blocks that nobody has. Recordings write to theirs in the next replay.
+        A full pool would free all unused blocks, but recordings write to theirs at the next replay.
         """
         memory = self._cupy.cuda.Memory(n_bytes)
         self._kept.append(memory)
@@ -95,7 +96,7 @@ class Graphs:
 
 
 class CublasHandle:
-    """A handle with a workspace, for the recordings of one GPU; names of arguments are those of cuBLAS."""
+    """A cuBLAS handle with a workspace, for the recordings on one GPU."""
 
     def __init__(self, cupy: Any):
         self._library, self._cupy = load(), cupy
@@ -108,16 +109,16 @@ class CublasHandle:
         self._workspace = cupy.empty(WORKSPACE_BYTES, "u1")
 
     def begin(self) -> None:
-        """Work in the present stream from now on; it takes the workspace away, so that is given again."""
+        """Use the current stream from now on, and set the workspace, which setting a stream resets."""
         self._ask("cublasSetStream_v2", self._handle, self._cupy.cuda.get_current_stream().ptr)
         self._ask("cublasSetWorkspace_v2", self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
 
     def gemmEx(self, handle: int, *arguments: int) -> None:
-        """As CuPy's; the handle is this one's."""
+        """Call cublasGemmEx as CuPy's function of this name does, but with this object's handle."""
         self._ask("cublasGemmEx", self._handle, *arguments)
 
     def gemmStridedBatchedEx(self, handle: int, *arguments: int) -> None:
-        """As CuPy's; the handle is this one's."""
+        """Call cublasGemmStridedBatchedEx as CuPy's function does, but with this object's handle."""
         self._ask("cublasGemmStridedBatchedEx", self._handle, *arguments)
 
     def _ask(self, name: str, *arguments: Any) -> None:
@@ -127,5 +128,5 @@ class CublasHandle:
 
 
 def load() -> ctypes.CDLL:
-    """Return the library that CuPy has loaded too."""
+    """Return cuBLAS, the same library that CuPy has loaded."""
     return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublas").abs_path)

@@ -1,6 +1,6 @@
-"""The device and linker of programs that are recorded.
+"""The device and the linker that record programs in CUDA graphs.
 
-RecordingDevice -> RecordingLinker -> Captured: the program, its launches repeated as one
+RecordingDevice -> RecordingLinker -> Captured: the program, whose recorded launches are repeated
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from synk.gpu.speedups.graphs import Graphs
 
 
 class RecordingDevice(CudaDevice):
-    """A GPU on which programs that are called with the same shapes are recorded, and launched as one."""
+    """A GPU that records the launches of a program when it is called with the same shapes again."""
 
     def _take(self, cupy: Any, undo: ExitStack) -> None:
         super()._take(cupy, undo)
@@ -34,9 +34,9 @@ class RecordingDevice(CudaDevice):
 
 
 class RecordingLinker(ArrayLinker):
-    """Link a graph to a program whose launches are recorded; parameters behind the first as of `ArrayLinker`.
+    """Link a graph to a program that is recorded; parameters after the first are those of `ArrayLinker`.
 
-    Programs whose nodes are observed, or that announce what is final, are not recorded.
+    A program whose nodes are observed, or that announces final gradients while it runs, is not recorded.
     """
 
     def __init__(self, graphs: Graphs, *arguments: Any, **options: Any):
@@ -66,6 +66,6 @@ class RecordingLinker(ArrayLinker):
         )
 
     def _brought(self, function: Callable, k: int, value: Any) -> Any:
-        """Write a value that was set on the host to where a recording reads it; it goes on then."""
+        """Write a value that the script has set into the memory that a recording reads."""
         place = function.place(k) if isinstance(function, Captured) else None
         return super()._brought(function, k, overwritten(place, value))

@@ -1,4 +1,4 @@
-"""Compile the CUDA files of this package for a dtype, find kernels in them, and prepare arrays for these.
+"""Compile the CUDA files of this package for a dtype, look up kernels in them, and prepare their arrays.
 
 common.cu, name.cu, dtype -> source -> CuPy's RawModule (NVRTC, its cache on disk) -> kernel
 """
@@ -21,11 +21,11 @@ ALIGNMENT = 16  # bytes, which one instruction reads
 
 @dataclass(frozen=True)
 class KernelDtype:
-    """A dtype, as the text of a kernel has it."""
+    """A dtype of arrays, and the macros that the text of a kernel needs for it."""
 
     real: str  # the dtype to compute in, which is also that of parameters
     vector: int  # elements in 16 bytes
-    macros: dict[str, str]  # names of the text, and what they stand for
+    macros: dict[str, str]  # names in the CUDA files, and their replacements
 
 
 def _kind(real: str, stored: str, vector: int, widen: str = "same", narrow: str = "same") -> KernelDtype:
@@ -43,13 +43,13 @@ KINDS = {
 
 FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool", "residual")
 
-# By width of places in windows, and by whether there are too many elements to count in 32 bits.
+# CUDA types by dtype of a max-pool's index, and by whether there are too many elements to count in 32 bits.
 PLACES = {"uint8": "unsigned char", "int32": "int"}
 INDICES = {False: "int", True: "long long"}
 
 
 def source(file: str, dtype: str, **macros: str | int) -> str:
-    """Return the CUDA text of a file for arrays of a dtype; ``VECTOR`` is one of the other macros."""
+    """Return the CUDA text of a file for arrays of a dtype; ``macros``, such as VECTOR, are defined in it."""
     folder = files(__package__)
     lines = [f"#define {name} {value}" for name, value in (KINDS[dtype].macros | macros).items()]
     return "\n".join([*lines, *(folder.joinpath(f"{name}.cu").read_text() for name in ("common", file))])
@@ -59,7 +59,7 @@ def source(file: str, dtype: str, **macros: str | int) -> str:
 def kernel(xp: ModuleType, file: str, name: str, dtype: str, **macros: str | int) -> Callable:
     """Return a kernel: ``kernel(grid, block, arguments)``.
 
-    Its file is compiled when a kernel of it is first asked for; CuPy has a form of that for each GPU.
+    Its file is compiled when one of its kernels is first looked up; CuPy compiles it for each kind of GPU.
     """
     return _module(xp, file, dtype, tuple(sorted(macros.items()))).get_function(name)
 
@@ -70,24 +70,24 @@ def _module(xp: ModuleType, file: str, dtype: str, macros: tuple[tuple[str, str 
 
 
 def lengths(*values: int) -> list[Any]:
-    """Return lengths as kernels take them: ``long long``."""
+    """Return lengths in the type that kernels take, ``long long``."""
     return [np.int64(value) for value in values]
 
 
 def kind_of(array: Any) -> KernelDtype | None:
-    """Return the kind of an array's dtype, or None where there is no kernel for it."""
+    """Return the entry of `KINDS` for an array; None if no kernel can compute it."""
     return KINDS.get(array.dtype.name) if array.size else None
 
 
 def contiguous(xp: ModuleType, dtype: Any, *arrays: Any) -> list[Any]:
-    """Return the arrays in C order and of one dtype; those that are not are copied."""
+    """Return the arrays in C order and of this dtype; an array that is already so is not copied."""
     return [xp.ascontiguousarray(array.astype(dtype, copy=False)) for array in arrays]
 
 
 def elements_at_once(kind: KernelDtype, row: int, *arrays: Any) -> int:
-    """Return how many elements a kernel may read by one instruction: 16 bytes of them, or one.
+    """Return how many elements a kernel may read by one instruction: 16 bytes of them, or just one.
 
-    The first of each ``row`` elements of all arrays must lie at a multiple of 16 bytes.
+    It is 16 bytes if, in all arrays, each row of ``row`` elements starts at a multiple of 16 bytes.
     """
     aligned = row % kind.vector == 0 and all(array.data.ptr % ALIGNMENT == 0 for array in arrays)
     return kind.vector if aligned else 1
@@ -96,10 +96,10 @@ def elements_at_once(kind: KernelDtype, row: int, *arrays: Any) -> int:
 def in_real(
     xp: ModuleType, kind: KernelDtype, dtype: Any, places: Sequence[Any], *shapes: tuple[int, ...]
 ) -> list[Any]:
-    """Return arrays of the dtype to compute in: those in ``places`` if theirs, ``dtype``, is the same."""
+    """Return arrays to write results to, of the dtype to compute in: ``places`` if their dtype is that."""
     return arrays_for(xp, places if dtype == kind.real else None, kind.real, *shapes)
 
 
 def in_dtype(dtype: Any, places: Sequence[Any], arrays: list[Any]) -> list[Any]:
-    """Return in ``dtype`` what `in_real` gave: the same arrays, or rounded ones in ``places``."""
+    """Return the arrays of `in_real` in ``dtype``: themselves, or rounded copies in ``places``."""
     return arrays if arrays[0].dtype == dtype else list(deliver(places, dtype, *arrays))

@@ -1,15 +1,15 @@
-"""Shapes of launches: how many threads in a block, how many blocks, and in how many parts sums are formed.
+"""Decide how many threads a block has, how many blocks are launched, and into how many parts sums are split.
 
-Pure arithmetic. All depend on shapes alone, never on the GPU, so that every GPU adds in the same order; the
-numbers are those of an H200, with 132 multiprocessors of up to eight blocks of 256 threads.
+These depend on shapes alone, never on the GPU, so that every GPU adds in the same order. The numbers are
+those of an H200, with 132 multiprocessors of up to eight blocks of 256 threads.
 """
 
 THREADS = 256
 LANES = 32
 WARPS = THREADS // LANES
-ROWS = 4  # that a thread reads at once, as in common.cu
+ROWS = 4  # rows that a thread reads at once, as in common.cu
 BLOCKS = 8 * 132
-PARTS = 4 * 132  # blocks that form sums: they fill the GPU twice, for their registers leave room for two each
+PARTS = 4 * 132  # blocks that form sums: twice as many as run at once, since their registers allow two each
 
 
 def ceiling(a: int, b: int) -> int:
@@ -23,9 +23,9 @@ def power_of_two(n: int) -> int:
 
 
 def column_blocks(columns: int, vector: int) -> tuple[tuple[int, int], int]:
-    """Return the block whose lanes go along ``columns``, and how many of these it takes for all.
+    """Return the threads of a block, and how many blocks cover all ``columns``.
 
-    A block has (x, y) threads: along columns, one for each ``vector`` of them, and along rows.
+    A block has (x, y) threads: x along columns, each for ``vector`` of them, and y along rows.
     """
     packs = ceiling(columns, vector)
     across = min(LANES, power_of_two(packs))
@@ -33,18 +33,19 @@ def column_blocks(columns: int, vector: int) -> tuple[tuple[int, int], int]:
 
 
 def splits(blocks: int, steps: int) -> int:
-    """Return in how many parts to form sums: each takes ``blocks``, and all have ``steps`` to do.
+    """Return into how many parts to split sums; a part takes ``blocks``, and all parts share ``steps``.
 
-    A part costs a merger of its threads' sums, and is written and read again: a step should be several reads.
+    Each part costs time, since its threads' sums are merged, written, and read again; so a step should be
+    several reads.
     """
     return max(1, min(ceiling(PARTS, blocks), steps))
 
 
 def row_threads(width: int, vector: int) -> int:
-    """Return how many threads share a row: whole warps, so many that each reads a few packs."""
+    """Return how many threads share a row: whole warps, and so many that each reads a few packs."""
     return min(THREADS, max(LANES, power_of_two(ceiling(width, vector * ROWS))))
 
 
 def flat_blocks(packs: int) -> int:
-    """Return how many blocks go over that many packs, one for each thread or several."""
+    """Return how many blocks to launch for so many packs, of which each thread takes one or several."""
     return max(1, min(ceiling(packs, THREADS), 4 * BLOCKS))

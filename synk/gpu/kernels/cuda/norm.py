@@ -1,9 +1,9 @@
-"""Batch norm, layer norm and cross-entropy of softmax in CUDA, a file of that name for each.
+"""Batch norm, layer norm and cross-entropy of softmax in CUDA; each has a CUDA file of its name.
 
     arrays -> NormLaunch (outer, channels, inner; blocks, parts) -> batch_norm.cu: sums by channel, results
            -> rows of the last axes -> layer_norm.cu, cross_entropy.cu: a block for each row
 
-Labels are not looked at on the host, and one that is no column makes a loss of NaN.
+The host does not read labels; a label that is not the number of a column makes a loss of NaN.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ SEGMENT = 1024  # elements of a plane that a warp takes at once, at most
 
 
 class NormLaunch:
-    """The shape in which x, and arrays like it, are seen, and the blocks that go over it."""
+    """The launches of batch norm's kernels over x, as (outer, channels, inner), in blocks and parts."""
 
     def __init__(self, xp: ModuleType, layout: str, kind: KernelDtype, x: Any, *arrays: Any):
         shape, axis = x.shape, 1 if x.ndim == 4 and layout == "NCHW" else x.ndim - 1
@@ -66,20 +66,20 @@ class NormLaunch:
         self._xp = xp
 
     def run(self, step: str, *arguments: Any) -> None:
-        """Launch the kernel for a step over all of x."""
+        """Launch the kernel called ``step``, over all of x."""
         self._kernel(step)(self.grid, self.block, arguments)
 
     def merge(self, step: str, *arguments: Any) -> None:
-        """Launch a kernel that has a warp for each channel."""
+        """Launch the kernel called ``step``, with a warp for each channel, which merges partial sums."""
         self._kernel(step)((ceiling(self.channels, WARPS),), (LANES, WARPS), arguments)
 
     def parts(self, numbers: int) -> Any:
-        """Return memory for so many numbers of each channel and split."""
+        """Return memory for ``numbers`` partial sums of each channel in each part."""
         return self._xp.empty((numbers, self.splits, self.channels), "float64")
 
 
 class CudaNorm(PlainNorm):
-    """Normalisation and cross-entropy; `PlainNorm` says what is computed, and computes other dtypes."""
+    """The provider of normalisation and cross-entropy in CUDA; `PlainNorm` computes all other dtypes."""
 
     def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
         xp, plain = self._xp, super().batch_norm(eps, relu, layout)
@@ -97,7 +97,7 @@ class CudaNorm(PlainNorm):
             launch.run("moments", x, *launch.geometry, parts)
             launch.merge("statistics", parts, *sizes, np.float64(eps), *statistics)
             given = in_dtype(gamma.dtype, outs[1:], statistics)
-            if given is not statistics:  # backward sees the rounded ones
+            if given is not statistics:  # y is computed from the rounded statistics, as backward does
                 statistics = contiguous(xp, kind.real, *given)
             launch.run("normalise", x, *parameters, *statistics, *launch.geometry, np.int32(relu), y)
             return (y, *given)

@@ -1,6 +1,6 @@
-"""Pooling in CUDA, a thread for each result forward and for each pixel backward: see ``pool.cu``.
+"""Pooling in CUDA, with a thread for each result, and backward for each pixel: see ``pool.cu``.
 
-arrays -> lengths of the geometry -> a kernel -> maxima and their places, means, or gradients
+arrays -> lengths, strides, padding -> a kernel -> maxima and their places, means, or gradients
 """
 
 from collections.abc import Callable
@@ -27,12 +27,12 @@ from synk.ops.kernels.window import lengths as lengths_of
 
 FILE = "pool"
 
-MOST = 2**30  # elements that are counted in 32 bits: a thread looks beyond the last by up to a grid
+MOST = 2**30  # elements that are counted in 32 bits; a thread's counter may pass the last by a whole grid
 MOST_ROWS = 65535  # of blocks in a grid
 
 
 class CudaPool(PlainPool):
-    """Pooling; `PlainPool` says what is computed, and computes other dtypes."""
+    """The provider of pooling in CUDA; `PlainPool` computes all other dtypes."""
 
     def max_pool(self, pooling: Pooling, index_dtype: Any) -> Callable:
         xp, plain = self._xp, super().max_pool(pooling, index_dtype)
@@ -127,7 +127,7 @@ class CudaPool(PlainPool):
 def kernel_of(
     xp: ModuleType, name: str, dtype: str, vector: int, place: str = "uint8", wide: bool = False
 ) -> Callable:
-    """Return a kernel of the file."""
+    """Return a kernel of ``pool.cu``; ``wide`` counts elements in 64 bits, ``place`` is the index's dtype."""
     return kernel(xp, FILE, name, dtype, VECTOR=vector, PLACE=PLACES[place], INDEX=INDICES[wide])
 
 
@@ -142,9 +142,9 @@ def _launch(
     after: tuple,
     index: Any = None,
 ) -> None:
-    """Launch a kernel with ``before``, the geometry of ``image`` and ``results``, and ``after``.
+    """Launch a kernel with the arguments ``before``, then the geometry of the pooling, then ``after``.
 
-    What is read at once starts at 16 bytes in all arrays, or is one element.
+    ``image`` and ``results`` are the arrays before and after pooling, ``index`` that of a max-pool.
     """
     last = pooling.layout == "NHWC"
     images, channels, height, width = lengths_of(pooling.layout, image.shape)

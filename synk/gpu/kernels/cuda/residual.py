@@ -1,10 +1,10 @@
-"""The end of a residual block in CUDA: batch norm, plus the shortcut, rectified; see ``residual.cu``.
+"""The end of a residual block in CUDA: batch norm plus the shortcut, rectified; see ``residual.cu``.
 
     x -> moments, statistics (batch_norm) -> normalise_and_add -> y
     gradients of y -> masked_products -> g -> totals, differentiate (batch_norm) -> gradients
 
-Beside batch norm and elementwise kernels this saves a pass over y and two over what is between, forward, and
-one over g, backward. Channels are the last axis.
+Compared with batch norm and elementwise kernels, forward saves one pass over y and two over the normalised x,
+and backward one over g. Channels are the last axis.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ FILE = "residual"
 
 
 class CudaResidual(PlainNorm):
-    """Ends of residual blocks; `PlainNorm` says what is computed, and computes other dtypes."""
+    """The provider of ends of residual blocks in CUDA; `PlainNorm` computes all other arrays."""
 
     def residual(self, eps: float, layout: str) -> Callable:
         xp, plain = self._xp, super().residual(eps, layout)
@@ -86,12 +86,12 @@ class CudaResidual(PlainNorm):
 
 
 def _serves(kind: KernelDtype | None, x: Any, layout: str, gamma: Any) -> bool:
-    """Tell whether there are kernels: channels are the last axis, and parameters have the dtype of sums."""
+    """Return whether kernels can compute this: channels come last, and gamma has the dtype of sums."""
     last = x.ndim == 2 or layout == "NHWC"
     return kind is not None and last and gamma.dtype == kind.real
 
 
 def _kernel(xp: ModuleType, name: str, kind: KernelDtype, *arrays: Any) -> Callable:
-    """Return a kernel for arrays of one shape."""
+    """Return a kernel of ``residual.cu`` for these arrays, which have one shape."""
     vector = elements_at_once(kind, arrays[0].shape[-1], *arrays)
     return kernel(xp, FILE, name, arrays[0].dtype.name, VECTOR=vector)

@@ -1,10 +1,10 @@
-"""The provider of cuDNN: where a convolution of CuPy's arrays, or a gradient of one, becomes a plan of its.
+"""The provider that computes convolutions of CuPy's arrays, and their gradients, by plans of cuDNN.
 
-    CuDnn(cupy, instead).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
+    CuDnn(cupy, fallback).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
 
-An implementation keeps a plan for each set of shapes that it has met. Where cuDNN has nothing (a geometry, a
-dtype, arrays of different dtypes, arrays without elements) the same implementation of another provider
-computes. Has run on a stand-in for cuDNN only, and on no GPU yet.
+An implementation keeps a plan for each set of shapes that it was called with. Where cuDNN cannot compute
+(because of the geometry, the dtype, arrays of different dtypes, arrays without elements), another provider's
+implementation does. This has run on the tests' replacement of cuDNN only, and on no GPU yet.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from synk.ops.kernels.provider import Provider
 from synk.ops.kernels.window import Convolution
 
 MOST_SHAPES = 64  # that one implementation remembers
-ALIGNMENT = 16  # bytes: what cuDNN expects of every address
-TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.gpu.device.cuda_device` sets it
+ALIGNMENT = 16  # bytes, of which cuDNN expects every address to be a multiple
+TF32 = "CUPY_TF32"  # switches TF32 in CuPy's products; `synk.gpu.device.cuda_device` sets it
 
 
 class CuDnn(Provider):
     """Convolutions by cuDNN, of CuPy's arrays.
 
-    The provider ``instead`` has the same three methods, and computes what cuDNN has nothing for.
+    The provider ``fallback`` has the same three methods; it computes the convolutions that cuDNN cannot.
     """
 
-    by_dtype = True  # arrays of 16 bits are taken, and given, as they are
+    by_dtype = True  # kernels take arrays of 16 bits and return such, without conversion
 
-    def __init__(self, xp: ModuleType, instead: Any):
+    def __init__(self, xp: ModuleType, fallback: Any):
         super().__init__(xp)
-        self._instead = instead
+        self._fallback = fallback
 
     def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> CudnnForward:
-        """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
-        instead = self._instead.forward(convolution, relu, has_bias)
-        return CudnnForward(self._xp, partial(descriptor.forward, convolution), in_float32(instead), relu)
+        """Return ``f(x, w[, bias], out=None)``: the convolution plus the bias, rectified if ``relu``."""
+        fallback = self._fallback.forward(convolution, relu, has_bias)
+        return CudnnForward(self._xp, partial(descriptor.forward, convolution), in_float32(fallback), relu)
 
     def input_gradient(self, convolution: Convolution) -> CudnnGradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
-        instead = self._instead.input_gradient(convolution)
-        return CudnnGradient(self._xp, partial(descriptor.input_gradient, convolution), in_float32(instead))
+        fallback = self._fallback.input_gradient(convolution)
+        return CudnnGradient(self._xp, partial(descriptor.input_gradient, convolution), in_float32(fallback))
 
     def weight_gradient(self, convolution: Convolution) -> CudnnGradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
-        instead = self._instead.weight_gradient(convolution)
-        return CudnnGradient(self._xp, partial(descriptor.weight_gradient, convolution), in_float32(instead))
+        fallback = self._fallback.weight_gradient(convolution)
+        return CudnnGradient(self._xp, partial(descriptor.weight_gradient, convolution), in_float32(fallback))
 
 
 class CudnnConvolution:
-    """Keep plans by shapes, and arrange arrays as cuDNN takes them.
+    """A function of arrays that keeps one plan for each set of shapes; subclasses add how it is called.
 
-    ``state`` takes shapes and lengths, dtype and more, and returns the descriptor; ``instead`` computes where
-    there is no plan.
+    ``describe`` is one of the functions of `descriptor`, and returns the descriptor for a plan; ``fallback``
+    is called where cuDNN has no plan.
     """
 
-    takes_out = True  # the mark of synk.compile.tables
+    takes_out = True  # tells synk.compile.tables that the function accepts ``out=``
 
-    def __init__(self, xp: Any, state: Callable[..., Descriptor], instead: Callable[..., Any]):
-        self._xp, self._state, self._instead = xp, state, instead
+    def __init__(self, xp: Any, describe: Callable[..., Descriptor], fallback: Callable[..., Any]):
+        self._xp, self._describe, self._fallback = xp, describe, fallback
         self._plans: dict[tuple, CudnnPlan | None] = {}
 
     def plan(self, arrays: tuple[Any, ...], *lengths: int, **rest: Any) -> CudnnPlan | None:
-        """Return the plan for arrays of these shapes, or None.
+        """Return the plan for these arrays, or None if cuDNN cannot compute them.
 
-        The shapes of the first two arrays, ``lengths`` and ``rest`` make the descriptor.
+        The descriptor is made from the shapes of the first two arrays, ``lengths`` and ``rest``.
         """
         dtype, tf32, gpu = arrays[0].dtype, tf32_is_allowed(), self._xp.cuda.get_device_id()
         key = tuple([(array.shape, array.dtype) for array in arrays]), lengths, tf32, gpu
@@ -80,7 +80,8 @@ class CudnnConvolution:
             return self._plans[key]
         except KeyError:
             pass
-        stated = self._state(arrays[0].shape, arrays[1].shape, *lengths, dtype=dtype.name, tf32=tf32, **rest)
+        shapes = arrays[0].shape, arrays[1].shape
+        stated = self._describe(*shapes, *lengths, dtype=dtype.name, tf32=tf32, **rest)
         is_taken = dtype.name in DTYPES and all(array.dtype == dtype for array in arrays)
         plan = plan_or_none(self._xp, stated) if is_taken else None
         if len(self._plans) >= MOST_SHAPES:
@@ -89,7 +90,7 @@ class CudnnConvolution:
         return plan
 
     def execute(self, plan: CudnnPlan, arrays: tuple[Any, ...], out: Any) -> Any:
-        """Return the result of a plan, a new array or ``out``."""
+        """Run a plan; return its result in a new array or in ``out``."""
         stated = plan.descriptor
         dtype = arrays[0].dtype
         fits = out is not None and out.dtype == dtype and lies_well(out)
@@ -104,7 +105,7 @@ class CudnnConvolution:
         return out
 
     def _taken(self, array: Any) -> Any:
-        """Return the array, or a copy that lies as cuDNN expects it."""
+        """Return the array, or a copy of it if cuDNN cannot read it in place."""
         if lies_well(array):
             return array
         copy = self._xp.empty(array.shape, array.dtype)
@@ -115,18 +116,20 @@ class CudnnConvolution:
 class CudnnForward(CudnnConvolution):
     """``f(x, w[, bias], out=None)``."""
 
-    def __init__(self, xp: Any, state: Callable[..., Descriptor], instead: Callable[..., Any], relu: bool):
-        super().__init__(xp, state, instead)
+    def __init__(
+        self, xp: Any, describe: Callable[..., Descriptor], fallback: Callable[..., Any], relu: bool
+    ):
+        super().__init__(xp, describe, fallback)
         self._relu = relu
 
     def __call__(self, x: Any, w: Any, *bias: Any, out: Any = None) -> Any:
-        """Return the result, a new array or ``out``."""
+        """Return the convolution, in a new array or in ``out``."""
         if bias and bias[0].shape != w.shape[:1]:
             raise ValueError(f"bias has shape {bias[0].shape}; give it {w.shape[:1]}, one per channel of w")
         arrays = (x, w, *bias)
         plan = self.plan(arrays, has_bias=bool(bias))
         if plan is None:
-            return self._instead(*arrays, out=out)
+            return self._fallback(*arrays, out=out)
         y = self.execute(plan, arrays, out)
         return self._xp.maximum(y, 0, out=y) if self._relu else y
 
@@ -135,25 +138,25 @@ class CudnnGradient(CudnnConvolution):
     """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``."""
 
     def __call__(self, left: Any, right: Any, height: Any, width: Any, out: Any = None) -> Any:
-        """Return the gradient for what is of height x width, a new array or ``out``."""
+        """Return the gradient for an array of height x width, in a new array or in ``out``."""
         size = int(height), int(width)
         plan = self.plan((left, right), *size)
         if plan is None:
-            return self._instead(left, right, *size, out=out)
+            return self._fallback(left, right, *size, out=out)
         return self.execute(plan, (left, right), out)
 
 
-def in_float32(instead: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an implementation that computes arrays of 16 bits in float32, and rounds the result.
+def in_float32(fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an implementation that computes arrays of 16 bits in float32, and rounds its result.
 
-    CuPy adds up products of batches of bfloat16 in bfloat16.
+    Without it, CuPy would sum batches of bfloat16 products in bfloat16.
     """
 
     def run(*arrays, out=None):
         dtype = arrays[0].dtype
         if dtype.name not in NARROW:
-            return instead(*arrays, out=out)
-        result = instead(*[a.astype("float32") if getattr(a, "ndim", 0) else a for a in arrays])
+            return fallback(*arrays, out=out)
+        result = fallback(*[a.astype("float32") if getattr(a, "ndim", 0) else a for a in arrays])
         if out is None:
             return result.astype(dtype)
         out[...] = result
@@ -163,13 +166,13 @@ def in_float32(instead: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lies_well(array: Any) -> bool:
-    """Tell whether cuDNN can read or write an array where it is.
+    """Return whether cuDNN can read or write the array in place: it is contiguous and aligned.
 
-    A part of a flat vector may begin at any element.
+    An array may be part of a flat vector, and then begin at any element of that.
     """
     return array.flags.c_contiguous and array.data.ptr % ALIGNMENT == 0
 
 
 def tf32_is_allowed() -> bool:
-    """Tell whether products of float32 may use TF32: the rule of CuPy's own products."""
+    """Return whether convolutions of float32 may use TF32, by the variable that CuPy's products obey."""
     return os.environ.get(TF32, "0") not in ("", "0")

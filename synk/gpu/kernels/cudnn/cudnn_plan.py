@@ -1,12 +1,13 @@
-"""Make a plan of a descriptor: a graph of cuDNN's, the engine that its heuristics choose, and its workspace.
+"""Make a plan from a descriptor: cuDNN's graph, the engine that its heuristics choose, and its workspace.
 
-    Descriptor -> graph of one convolution (and a bias) -> heuristics -> engines that keep the rules -> plan
+    Descriptor -> graph of one convolution (and a bias) -> heuristics -> engines that obey the rules -> plan
 
-The rules: the same bits each time, sums in float32 or more, and TF32 only where it is allowed. Relu is not
-part of the graph: cuDNN does not promise that NaN stays NaN in it.
+An engine is one of cuDNN's implementations. The rules: it gives the same bits each time, sums in float32 or
+wider, and uses TF32 only where that is allowed. The rectifier is not part of the graph, since cuDNN does not
+promise that NaN stays NaN in it.
 
-A plan is for one kind of GPU. It is made with a handle of the present one, or, for tests, with properties of
-one that is not there. Built in tests for an H200; none has run yet.
+A plan is for one kind of GPU. It is made with a handle of the machine's GPU or, in tests, from the properties
+of an H200 that the machine does not have. No plan has run yet.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from synk.gpu.kernels.cudnn.descriptor import (
 # The names of cuDNN for dtypes of arrays; those of 16 bits are summed in float32.
 DTYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 
-# Engines that add in an order of chance, add in 16 bits, or round their inputs to fewer.
+# Numerical notes of engines that add in a random order, add in 16 bits, or round their inputs further.
 NEVER = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "DOWN_CONVERT_INPUTS")
-# To float32, tensor cores are TF32.
+# With arrays of float32, engines that use tensor cores compute in TF32.
 TF32_ENGINES = "TENSOR_CORE"
 
 # Bytes. Engines for float32 in NHWC without TF32 copy both images, 0.6 GB at ResNet-50's batch of 128.
@@ -38,7 +39,7 @@ MOST_WORKSPACE = 1 << 30
 
 
 class UnsupportedByCudnn(Exception):
-    """No engine of cuDNN computes this."""
+    """No engine of cuDNN computes this convolution."""
 
 
 class CudnnPlan(NamedTuple):
@@ -50,11 +51,11 @@ class CudnnPlan(NamedTuple):
 
 
 def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
-    """Build a plan of a descriptor that is not empty; takes 10 to 40 ms.
+    """Build the plan for a descriptor whose arrays are not empty; this takes 10 to 40 ms.
 
-    ``gpu`` is its ``handle``, or ``device_property`` and ``sm_version`` of one that is not there.
-    `UnsupportedByCudnn` if no engine computes this; RuntimeError if cuDNN refuses the graph, or lacks a
-    library.
+    ``gpu`` is the ``handle`` of a GPU, or ``device_property`` and ``sm_version`` of one that is not there.
+    Raise `UnsupportedByCudnn` if no engine computes this, and RuntimeError if cuDNN refuses the graph or
+    lacks a library.
     """
     graph = describe(cudnn, descriptor, **gpu)
     try:
@@ -71,13 +72,13 @@ def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
 
 
 def refused(descriptor: Descriptor) -> tuple[str, ...]:
-    """Return the notes of engines that must not be chosen."""
+    """Return the numerical notes of the engines that must not be chosen."""
     without_tf32 = descriptor.dtype == "float32" and not descriptor.tf32
     return (*NEVER, TF32_ENGINES) if without_tf32 else NEVER
 
 
 def describe(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> Any:
-    """Return the graph of a descriptor."""
+    """Return cuDNN's graph for a descriptor."""
     dtype = getattr(cudnn.data_type, DTYPES[descriptor.dtype])
     inner = cudnn.data_type.DOUBLE if descriptor.dtype == "float64" else cudnn.data_type.FLOAT
     graph = cudnn.pygraph(
@@ -93,7 +94,7 @@ def describe(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> Any:
 
 
 def _convolve(graph: Any, descriptor: Descriptor, tensors: dict[int, Any]) -> Any:
-    """Add the operation to the graph, and return its result."""
+    """Add the convolution, or its gradient, to the graph; return its result."""
     window = descriptor.convolution.window
     before, after = zip(*window.padding, strict=True)
     geometry = {
@@ -117,7 +118,7 @@ def _input(graph: Any, tensor: Tensor, dtype: Any) -> Any:
 
 
 def _output(result: Any, tensor: Tensor, dtype: Any) -> None:
-    """Say where and how the result of a graph is written."""
+    """Mark a tensor as the result of the graph, and set its identifier, lengths, strides and dtype."""
     result.set_output(True)
     result.set_uid(tensor.uid)
     result.set_dim(list(tensor.lengths))

@@ -1,12 +1,12 @@
-"""One convolution, or a gradient of one, as cuDNN is told of it.
+"""Describe one convolution, or a gradient of one, in the terms of cuDNN.
 
-cuDNN names axes in the order (image, channel, row, column) whatever their order in memory; strides tell that,
-so both layouts are plain arrays to it. Weights are (output, input of the group, row, column) in C order; it
-learns of groups by their inputs being fewer than the channels of the image.
+cuDNN always has axes in the order (image, channel, row, column), and strides for where the elements lie; so
+images in both layouts differ only in strides. Weights are (output, input of the group, row, column) in C
+order; that there are groups cuDNN infers from weights with fewer inputs than the image has channels.
 
     shapes of arrays -> Descriptor -> Tensor(uid, lengths, strides) of each array
 
-Pure arithmetic, no library needed.
+This is arithmetic that needs no library.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from synk.ops.kernels.window import Convolution, lengths, ordered
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
 
-# Which array a pointer belongs to, in each graph.
+# Identifiers (cuDNN's uid) of the arrays, the same in every graph.
 IMAGE, WEIGHTS, RESULT, BIAS = 1, 2, 3, 4
 
-# In the order in which implementations take them.
+# The arrays that each operation reads, in the order of an implementation's arguments.
 INPUTS = {FORWARD: (IMAGE, WEIGHTS), INPUT_GRADIENT: (RESULT, WEIGHTS), WEIGHT_GRADIENT: (IMAGE, RESULT)}
 TARGET = {FORWARD: RESULT, INPUT_GRADIENT: IMAGE, WEIGHT_GRADIENT: WEIGHTS}
 
@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 
 class Tensor(NamedTuple):
-    """Lengths of the axes as cuDNN names them, and strides in elements."""
+    """An array as cuDNN sees it: identifier, lengths in cuDNN's order of axes, strides in elements."""
 
     uid: int
     lengths: Shape
@@ -52,30 +52,30 @@ class Descriptor:
 
     @cached_property
     def result(self) -> Shape:
-        """Shape of the array of results; ValueError if there is none."""
+        """Shape of the convolution's result; raises ValueError if the shapes do not fit."""
         return self.convolution.output_shape(self.image, self.weights)
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to compute with."""
+        """Return whether an array has no elements."""
         return 0 in (*self.image, *self.weights, *self.result)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Numbers of the arrays that are read, in the order of an implementation's arguments."""
+        """Identifiers of the arrays that are read, in the order of an implementation's arguments."""
         return INPUTS[self.operation] + (BIAS,) * self.has_bias
 
     @property
     def target(self) -> int:
-        """Number of the array that is written."""
+        """Identifier of the array that is written."""
         return TARGET[self.operation]
 
     def shape(self, uid: int) -> Shape:
-        """Return the shape of an array."""
+        """Return the shape in memory of the array with this identifier."""
         return {IMAGE: self.image, WEIGHTS: self.weights, RESULT: self.result, BIAS: self.weights[:1]}[uid]
 
     def tensor(self, uid: int) -> Tensor:
-        """Return an array as cuDNN is told of it."""
+        """Return lengths and strides, in cuDNN's order of axes, of the array with this identifier."""
         if uid == BIAS:
             outputs = self.weights[0]
             return Tensor(uid, (1, outputs, 1, 1), (outputs, 1, outputs, outputs))

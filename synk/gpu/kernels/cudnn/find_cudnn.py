@@ -1,9 +1,9 @@
-"""Find cuDNN and its Python front end, or say why there is none.
+"""Find cuDNN and its Python front end, or say why they cannot be used.
 
     module cudnn -> its version -> libcudnn -> its version -> libcublasLt -> FoundCudnn(module, reason)
 
-The front end and the two libraries come in wheels of their own. Loading them starts no CUDA, so what is found
-here is true without a driver too.
+The front end and the two libraries come in separate wheels. Loading them does not initialise CUDA, so they
+are found without a driver, too.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FoundCudnn:
-    """cuDNN as `search` has found it: its Python front end, or the reason why it cannot be used."""
+    """The outcome of `search`: cuDNN's Python front end, or the reason why it cannot be used."""
 
     module: Any  # the front end, or None if cuDNN cannot be used here
     reason: str = ""  # why not, and what to do; empty where it can
-    installed: bool = True  # whether there is a front end at all: then the user wants it used
+    installed: bool = True  # whether the front end is installed: if so, the user expects cuDNN to be used
 
 
 @cache
@@ -46,7 +46,7 @@ def find() -> FoundCudnn:
 
 
 def available() -> bool:
-    """Tell whether cuDNN can be used here; loads it."""
+    """Return whether cuDNN can be used in this process; this loads it."""
     return find().module is not None
 
 
@@ -56,9 +56,9 @@ def reason() -> str:
 
 
 def serves(xp: ModuleType) -> bool:
-    """Tell whether arrays of ``xp`` are convolved by cuDNN: it is CuPy, and the library is here.
+    """Return whether cuDNN convolves arrays of module ``xp``: that is CuPy, and cuDNN can be used.
 
-    Warns once if the front end is installed for nothing.
+    Warn once if the front end is installed and cannot be used.
     """
     if xp.__name__ != "cupy":
         return False
@@ -89,18 +89,18 @@ def search() -> FoundCudnn:
 def load_cudnn(packages: Path) -> None:
     """Load cuDNN where the front end would not find it.
 
-    The front end looks among ``packages`` of its own environment, and else for a library of this name that
-    the process has loaded or that the system knows. An environment that sees the packages of another one has
-    cuDNN in neither place.
+    The front end looks in its own environment's ``packages``, then for a library of cuDNN's name that the
+    process has loaded or that the system finds. An environment that uses the packages of another environment
+    has cuDNN in neither place.
     """
     if any(packages.glob("nvidia/cudnn*/lib/libcudnn.so.*")):
         return
-    with suppress(Exception):  # where there is none anywhere, the front end is asked and tells so
+    with suppress(Exception):  # if there is no cuDNN at all, the front end will report it
         import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudnn")
 
 
 def unfit(module: Any) -> str:
-    """Return a reason why a module cannot serve as the front end of cuDNN 9; "" if there is none."""
+    """Return why ``module`` cannot serve as the front end of cuDNN 9, or "" if it can."""
     version = getattr(module, "__version__", None)
     if version is None or not hasattr(module, "pygraph"):
         return f"the module cudnn in {getattr(module, '__file__', 'no file')} is not {FRONT_END}"
@@ -119,7 +119,7 @@ def unfit(module: Any) -> str:
 
 
 def built_for() -> int:
-    """Return the major version of CUDA that the loaded cuDNN was built for, 0 where it does not tell."""
+    """Return the major version of CUDA that the loaded cuDNN was built for, 0 if unknown."""
     try:
         library = ctypes.CDLL(f"libcudnn.so.{MAJOR}", mode=os.RTLD_NOLOAD)
         library.cudnnGetCudartVersion.restype = ctypes.c_size_t
@@ -129,10 +129,10 @@ def built_for() -> int:
 
 
 def load_cublas_of(major: int) -> str:
-    """Load cuBLAS for CUDA ``major``; return a reason why that is not possible, or "".
+    """Load cuBLAS for CUDA ``major``; return why that is impossible, or "" if it worked.
 
-    Without cuBLAS, cuDNN aborts the process when the first plan is made. cuDNN looks for it in folders of its
-    own only, so the process must have loaded the library under its name beforehand.
+    Without cuBLAS, cuDNN aborts the process when the first plan is made. cuDNN looks for it only in its own
+    folders and among loaded libraries, so the process must load it first.
     """
     name = f"libcublasLt.so.{major}"
     if not major or _is_there(name):

@@ -2,10 +2,10 @@
 
     current thread, current GPU -> CudnnHandle -> plan (made once in a process) -> execute on current stream
 
-Handles and plans live as long as the process, as does the CUDA that they belong to: a process never forks
-after it has one. Workspaces come from CuPy's allocator and go back to it with their stream.
+Handles and plans live as long as the process, like its CUDA; a process never forks after it has one.
+Workspaces come from CuPy's allocator, and are freed with their stream.
 
-Has run on a stand-in for cuDNN only, and on no GPU yet.
+This has run on the tests' replacement of cuDNN only, and on no GPU yet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_PLANS = 1024  # of a process; a network has some hundred
 
 
 class CudnnHandle:
-    """cuDNN, by its front end, for one thread and one GPU."""
+    """A handle of cuDNN for one thread and one GPU, with its workspaces."""
 
     def __init__(self, cudnn: Any, cupy: Any, gpu: int):
         self.gpu = gpu
@@ -34,7 +34,7 @@ class CudnnHandle:
         self._workspaces: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
 
     def plan(self, descriptor: Descriptor) -> CudnnPlan:
-        """Return the plan of a descriptor, the one that this process has or a new one by `make_plan`."""
+        """Return the plan for a descriptor: one that this process keeps, or a new one by `make_plan`."""
         kept, lock = plans()
         key = self.gpu, descriptor
         with lock:
@@ -47,9 +47,9 @@ class CudnnHandle:
         return plan
 
     def execute(self, plan: CudnnPlan, pointers: dict[int, int]) -> None:
-        """Launch a plan in the current stream; RuntimeError if cuDNN does not.
+        """Launch a plan in the current stream; raise RuntimeError if cuDNN refuses.
 
-        ``pointers`` are the addresses of the arrays, by uid; multiples of 16.
+        ``pointers`` are the addresses of the arrays, multiples of 16, by identifier.
         """
         stream = self._cupy.cuda.get_current_stream()
         if stream.ptr != self._bound:
@@ -64,12 +64,12 @@ class CudnnHandle:
     def _workspace(self, stream: Any, n_bytes: int) -> Any:
         """Return memory of ``n_bytes`` that the next kernels of the stream may write to."""
         if stream.is_capturing():
-            # A replay writes to it for as long as there is the recording, whose pool this comes from and goes
-            # back to. What is kept here is freed when a larger one is needed.
+            # A recorded launch writes to its workspace at every replay, so that must live as long as the
+            # recording: it comes from the recording's pool. The one kept below may be freed earlier.
             return self._cupy.cuda.alloc(n_bytes)
         size, memory = self._workspaces.get(stream, (0, None))
         if size < n_bytes:
-            # Another stream must not take what kernels of this one still write: the allocator sees to it.
+            # The allocator does not give the old workspace to another stream while kernels still write to it.
             self._workspaces.pop(stream, None)
             memory = self._cupy.cuda.alloc(n_bytes)
             self._workspaces[stream] = n_bytes, memory
@@ -78,7 +78,7 @@ class CudnnHandle:
 
 @cache
 def plans() -> tuple[dict[tuple[int, Descriptor], CudnnPlan], threading.Lock]:
-    """Return the plans of this process by GPU and descriptor, and what guards them."""
+    """Return this process's plans, by GPU and descriptor, and the lock that guards them."""
     return {}, threading.Lock()
 
 
@@ -88,7 +88,7 @@ def _handles() -> threading.local:
 
 
 def handle_of(cupy: Any) -> CudnnHandle:
-    """Return cuDNN for the calling thread and its current GPU; RuntimeError if it can use none."""
+    """Return the handle of the calling thread for its current GPU; RuntimeError if cuDNN makes none."""
     gpu = cupy.cuda.get_device_id()
     of_thread = _handles().__dict__
     found = of_thread.get(gpu)
@@ -98,9 +98,9 @@ def handle_of(cupy: Any) -> CudnnHandle:
 
 
 def plan_or_none(cupy: Any, descriptor: Descriptor) -> CudnnPlan | None:
-    """Return a plan, or None where another provider must compute.
+    """Return the plan for a descriptor, or None if another provider must compute it.
 
-    Warns if cuDNN fails, and is silent if it has just nothing for a geometry.
+    Warn if cuDNN fails, but not if it merely has no engine for the geometry.
     """
     if descriptor.is_empty:
         return None
