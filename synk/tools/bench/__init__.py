@@ -1,9 +1,10 @@
-"""``python -m synk bench``: what synk costs on this machine, beside memcpy, Open MPI and gloo.
+"""``python -m synk bench``: measure synk on this machine, and compare it with memcpy, Open MPI and gloo.
 
     main -> fork, rivals -> sections, one after the other -> tables or JSON
 
-Every section measures its candidates in turn, round by round, so that what drifts falls on all alike;
-quote the ratios. Rivals that are not installed are left out.
+A section is one table of the output. It measures its candidates in turn, round by round, so that a machine
+which becomes slower or faster affects all of them alike; quote the ratios. Rivals, the libraries that synk is
+compared with, are left out if they are not installed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MEASURES: tuple[Callable[[Workbench], Section], ...] = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit status, 1 if something broke."""
+    """Run the command; return its exit status, 1 after an error."""
     options = parse(argv)
     try:
         run(options)
@@ -66,7 +67,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def positive(text: str) -> int:
-    """Return a number that must be at least 1."""
+    """Convert an argument of the command line to an integer; raise an error if it is less than 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
@@ -74,7 +75,7 @@ def positive(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure everything, and print tables as they come or JSON at the end."""
+    """Measure all sections on this machine; print each table once it is done, or JSON at the end."""
     found: list[Section] = []
     if options.hosts is not None:
         run_on_hosts(options)
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_on_hosts(options: argparse.Namespace) -> None:
-    """Measure what crosses the network, and print tables as they come or JSON at the end."""
+    """Measure all sections across machines; print each table once it is done, or JSON at the end."""
     hosts = [host.name for host in parse_hosts(options.hosts)]
     asked = hosts, options.ranks, options.interface, options.rounds, options.quick
     with on_hosts.across(*asked) as (bench, sections):
@@ -102,7 +103,7 @@ def run_on_hosts(options: argparse.Namespace) -> None:
 
 
 def introduce(bench: Workbench, options: argparse.Namespace) -> how_busy.BusyMachine:
-    """Describe the machine, and say who does not take part, if tables are wanted."""
+    """Return a description of the machine; unless JSON is wanted, print it, and the rivals left out."""
     described = how_busy.describe(versions(bench.crews))
     if not options.json:
         show("")
@@ -111,7 +112,7 @@ def introduce(bench: Workbench, options: argparse.Namespace) -> how_busy.BusyMac
 
 
 def print_json(described: how_busy.BusyMachine, left_out: list[str], found: list[Section]) -> None:
-    """Print all that was found as JSON."""
+    """Print the machine, the rivals left out, and all sections as JSON."""
     whole = {"machine": described._asdict(), "left_out": left_out}
     print(json.dumps(whole | {"sections": [plain(section) for section in found]}, indent=1))
 
@@ -123,7 +124,7 @@ def shared_cores(options: argparse.Namespace) -> Section:
 
 
 def finish(section: Section, options: argparse.Namespace) -> Section:
-    """Print a section, if tables are wanted."""
+    """Return a section; unless JSON is wanted, print it as a table first."""
     show("")
     if not options.json:
         print(f"\n{table(section)}", flush=True)
@@ -132,7 +133,7 @@ def finish(section: Section, options: argparse.Namespace) -> Section:
 
 @contextmanager
 def crowded() -> Iterator[int]:
-    """Keep to few cores meanwhile; return how many ranks make a crowd there."""
+    """Return a context in which this process may use two cores only; its value is a number of ranks."""
     before = os.sched_getaffinity(0)
     n_ranks, n_cores = CROWD
     os.sched_setaffinity(0, sorted(before)[:n_cores])

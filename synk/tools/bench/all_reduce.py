@@ -1,6 +1,6 @@
 """Measure the sum of a vector over the ranks, beside memcpy and beside rivals.
 
-large: bandwidth decides    small: latency decides
+large: the bandwidth of memory limits it    small: the latency between ranks limits it
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RATIOS = {"× memcpy": ONE_COPY, TO_SYNK: VERB}
 
 
 def large(bench: Workbench) -> Section:
-    """Measure a vector as long as the gradient of a large net."""
+    """Measure the all-reduce of a vector as long as the gradient of a large network."""
     n_items, copies = bench.sizes.large, bench.crews[MEMCPY]
     title = f"All-reduce of {in_bytes(4 * n_items)} of float32, {bench.n_ranks} ranks"
     variable = summed(n_items, bench.n_ranks)
@@ -48,7 +48,7 @@ def large(bench: Workbench) -> Section:
 
 
 def small(bench: Workbench) -> Section:
-    """Measure a vector so short that only latency counts."""
+    """Measure the all-reduce of a vector so short that only latency counts."""
     n_items = bench.sizes.small
     title = f"All-reduce of {in_bytes(4 * n_items)} of float32, {bench.n_ranks} ranks"
     repeats = bench.sizes.repeats
@@ -58,16 +58,16 @@ def small(bench: Workbench) -> Section:
 
 
 def one_copy(bench: Workbench, n_items: int, times: int) -> dict[str, Callable[[], float]]:
-    """Return the copying of as many items by one process, which repeats it ten times as often."""
+    """Return a candidate in which one process copies ``n_items``, 10 * ``times`` times."""
     return {ONE_COPY: lambda: bench.crews[MEMCPY].ask_first("copy", n_items, 10 * times)}
 
 
 def compare(
     bench: Workbench, title: str, n_items: int, times: int, beside: Mapping[str, Callable[[], float]]
 ) -> Comparison:
-    """Time a sum as a command of its own, inside a step, and by the rivals, who repeat it ``times`` times.
+    """Time an all-reduce as one command, inside a step of several commands, and by the rivals.
 
-    ``beside`` are timed as well.
+    Each repeats it ``times`` times. The candidates ``beside`` are timed as well.
     """
     variable = summed(n_items, bench.n_ranks)
     reduce = (synk.all_reduce, variable, "sum")
@@ -82,10 +82,10 @@ def compare(
 
 
 def inside_a_step(comparison: Comparison) -> Comparison:
-    """Replace the times of commands with one and with eleven by a tenth of the difference, round by round."""
+    """Compute the time of an all-reduce inside a step: a tenth of the difference between eleven and one."""
     times = dict(comparison.seconds)
     both = zip(times.pop("one"), times.pop("eleven"), strict=True)
-    # Noise may turn the difference round; of no time at all there are no ratios.
+    # Noise may make the difference negative, and a time of zero has no ratios.
     differences = [max(eleven - one, 1e-9) / 10 for one, eleven in both]
     at = list(times).index(VERB) + 1
     entries = list(times.items())
@@ -93,7 +93,7 @@ def inside_a_step(comparison: Comparison) -> Comparison:
 
 
 def rivals(bench: Workbench, n_items: int, times: Mapping[str, int]) -> dict[str, Callable[[], float]]:
-    """Return the rivals that take part, each of which repeats a sum as often as ``times`` says."""
+    """Return a candidate for each rival that takes part: it repeats the all-reduce ``times[rival]`` times."""
     return {
         THEIRS[name]: partial(bench.crews[name].slowest, "all_reduce", n_items, n)
         for name, n in times.items()
@@ -102,7 +102,7 @@ def rivals(bench: Workbench, n_items: int, times: Mapping[str, int]) -> dict[str
 
 
 def summed(n_items: int, n_ranks: int) -> Any:
-    """Return a shared vector that was summed once, as it should be, and is zero now: its sums stay finite."""
+    """Return a shared vector of zeros, whose sums stay finite; its all-reduce has been tried and checked."""
     variable = pytensor.shared(np.full(n_items, 1, "float32"), name="summed")
     synk.all_reduce(variable, "sum")
     if not (variable.get_value(borrow=True) == n_ranks).all():

@@ -1,4 +1,4 @@
-"""Measure how fast the rows of a batch reach the programs, beside memcpy of as many bytes."""
+"""Measure how fast ranks get the rows of a batch, compared with memcpy of as many bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from synk.tools.bench.rivals import MEMCPY
 from synk.tools.bench.workbench import Workbench
 
 N_COLUMNS = 1_000  # float32: rows of 4 kB
-SCRIPT_SECONDS = 0.05  # that a script does something else in
+SCRIPT_SECONDS = 0.05  # the script does something else for so long, while ranks gather rows
 BANDWIDTH = "× bandwidth of memcpy"
 
 
 def gathered(bench: Workbench) -> Section:
     """Select half of the rows, in order, in random places, and in random order.
 
-    The program looks at the shape of its rows only, so what counts is to get them.
+    The program reads only the shape of its rows, so the time is that of getting the rows.
     """
     data, copies = data_set(bench.sizes.large // N_COLUMNS), bench.crews[MEMCPY]
     n_rows = len(data) // 2
@@ -50,7 +50,7 @@ def gathered(bench: Workbench) -> Section:
 
 
 def ahead(count: Callable[..., Any], batch: Any) -> float:
-    """Return the seconds of a call whose rows the one before announced, with work of the script between."""
+    """Return the seconds of a call whose rows were announced by the call before, some time earlier."""
     count(batch=1, next_batch=batch)
     time.sleep(SCRIPT_SECONDS)
     start = time.perf_counter()
@@ -59,7 +59,7 @@ def ahead(count: Callable[..., Any], batch: Any) -> float:
 
 
 def data_set(n_rows: int) -> synk.Data:
-    """Return rows that were all written once, so that their memory is there."""
+    """Return Data whose rows have all been written once, so that their pages are allocated."""
     data = synk.data(shape=(n_rows, N_COLUMNS), dtype="float32")
     data[:] = 1
     return data

@@ -1,4 +1,4 @@
-"""Measure calls with little work, on idle cores and beside a busy process; a training step; an idle run."""
+"""Measure calls with little work on idle cores and beside a busy process, a training step, an idle run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SOCKET = "a word through a Unix socket, and back"
 EMPTY = "synk.function([], [])"
 SCATTERED = "one that scatters a Data and sums a number"
 
-IDLE_SECONDS = 30e-6  # asked of a call whose ranks have a core each
-CROWDED_SECONDS = 1e-3  # asked of one whose ranks share cores
+IDLE_SECONDS = 30e-6  # bound on a call whose ranks have a core each
+CROWDED_SECONDS = 1e-3  # bound on a call whose ranks share cores
 
 SUMMED = "a call that scatters a Data and sums it"
 BESIDE = ", beside the busy process"
 TO_IDLE = "× idle"
-MOST = 3  # times as long as on idle cores: two ranks and the process share two cores
+MOST = 3  # bound on the ratio to idle cores: two ranks and the busy process share two cores
 BLOCKS = 10  # times the calls of other sections: long enough for all three to be scheduled several times
 
 N_ROWS, N_FEATURES = 256, 1_000
@@ -43,7 +43,7 @@ THREE = "the same as three commands"
 
 
 def trivial(bench: Workbench) -> Section:
-    """Measure the round trip of a call; the ranks may have cores of their own, or share them."""
+    """Measure the round trip of a call that computes nothing; the ranks may share cores."""
     cores = len(os.sched_getaffinity(0))
     title = f"A call with trivial work, {bench.n_ranks} ranks on {min(bench.n_ranks, cores)} cores"
     empty = synk.function([], [], name="empty")
@@ -92,7 +92,7 @@ def beside_rows(comparison: Comparison, name: str) -> Iterator[Row]:
 
 @contextmanager
 def a_busy_process() -> Iterator[subprocess.Popen[bytes]]:
-    """Lend a process that computes without end, but is stopped."""
+    """Return a context with a process that would keep a core busy, but is stopped by SIGSTOP at first."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
             busy.send_signal(signal.SIGSTOP)
@@ -102,7 +102,7 @@ def a_busy_process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def beside(candidate: Callable[[], float], busy: subprocess.Popen[bytes]) -> Callable[[], float]:
-    """Return a candidate that runs while ``busy`` does."""
+    """Return the candidate, changed so that the process ``busy`` runs during it."""
 
     def run() -> float:
         busy.send_signal(signal.SIGCONT)
@@ -115,7 +115,7 @@ def beside(candidate: Callable[[], float], busy: subprocess.Popen[bytes]) -> Cal
 
 
 def train_step(bench: Workbench) -> Section:
-    """Measure a step of linear regression, which is so short that the way counts."""
+    """Measure a step of linear regression, so short that most of its time is communication."""
     title = f"A training step, {N_ROWS} rows of {N_FEATURES:,} features, {bench.n_ranks} ranks"
     together, apart = make_steps()
     check(together, apart)
@@ -125,13 +125,13 @@ def train_step(bench: Workbench) -> Section:
 
 
 def make_steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return a step as one command and as three; both return the loss."""
+    """Return two functions that make a training step, as one command and as three; both return the loss."""
     rng = np.random.default_rng(0)
     x, y = pt.fmatrix("x"), pt.fvector("y")
     weights = pytensor.shared(np.zeros(N_FEATURES, "float32"), name="weights")
     flat = pytensor.shared(np.zeros(N_FEATURES, "float32"), name="gradient")
     loss = ((x @ weights - y) ** 2).mean()
-    # Each rank's own: the all-reduce between the functions is measured too.
+    # With "avg" each rank keeps its own gradient, so that there is an all-reduce to measure.
     own = (flat, pytensor.grad(loss, weights), "avg")
     gradient = synk.function([x, y], loss, updates=[own], name="gradient")
     update = synk.function([], updates=[(weights, weights - np.float32(1e-4) * flat)], name="update")
@@ -149,14 +149,14 @@ def make_steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def check(together: Callable[[], Any], apart: Callable[[], Any]) -> None:
-    """Raise RuntimeError unless the loss falls with each step, whichever way it is made."""
+    """Raise RuntimeError unless the loss falls with each step of either function."""
     losses = [float(step()) for step in (together, apart, together, apart)]
     if sorted(losses, reverse=True) != losses:
         raise RuntimeError(f"the loss does not fall: {losses}")
 
 
 def idle_run(bench: Workbench) -> Section:
-    """Measure the processor time that all ranks together take while the script does something else."""
+    """Measure the processor time of all ranks together while the script sleeps."""
     seconds = bench.sizes.idle_seconds
     title = f"An idle run, {bench.n_ranks} ranks"
     show(f"{title}: {seconds:g} s")

@@ -1,9 +1,9 @@
-"""Processes of a rival, which wait for requests between rounds.
+"""Start the processes of a rival, a crew, which wait for requests between rounds.
 
-    Crew(commands) -> meet -> ask(request) -> every member's answer ... close
+    RivalProcesses(commands) -> meet -> ask(request) -> every member's answer ... close
 
-Each member connects to a socket of this process, and sleeps until it is asked, so one crew's ranks do not
-disturb another's.
+Each process, a member of the crew, connects to a socket of this process, and sleeps until it gets a request,
+so that the crews do not disturb each other.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0  # seconds for a crew to come, and for an answer
+PATIENCE = 60.0  # seconds for a crew to connect, and for an answer
 BROKE_DOWN = "broke down"
-LEAVE_SECONDS = 5.0  # for a process to end once it is told to
+LEAVE_SECONDS = 5.0  # for a process to end after its connection was closed, or it got a signal
 
 
 class CrewLost(Exception):
-    """A crew that did not start, broke down or does not answer; the message says which, and why."""
+    """A crew did not start, broke down or does not answer; the message says which, and why."""
 
 
 class RivalProcesses:
-    """A context around the processes of one rival, which errors call ``name``.
+    """The processes of one rival, as a context that ends them; messages call the rival ``name``.
 
-    They start at once and `meet` waits for them, so that several crews start at the same time.
-    ``commands(folder)`` returns the command lines, given a folder for files of theirs; ``n_members`` of
-    them connect to the socket ``address(folder)``. ``environment`` is added to the variables of this
-    process.
+    They are started at once, and `meet` waits for them, so that several crews can start at the same time.
+    ``commands(folder)`` returns the command lines of the processes, which may write files to ``folder``;
+    ``n_members`` processes connect to the socket ``address(folder)``. ``environment`` is added to their
+    variables.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RivalProcesses:
         environment: Mapping[str, str],
     ):
         self.name = name
-        self.about = ""  # name and version, as the members say once they are here
+        self.about = ""  # name and version of the library, which the members send when they connect
         self._n_members = n_members
         self._members: list[Connection] = []
         self._kept = contextlib.ExitStack()
@@ -74,7 +74,7 @@ class RivalProcesses:
         self.close()
 
     def meet(self) -> None:
-        """Wait until all members are here; raise CrewLost if a process ended, or too much time went by."""
+        """Wait until all members have connected; raise CrewLost if a process ends, or after `PATIENCE`."""
         deadline = time.monotonic() + PATIENCE
         self._door.settimeout(0.05)
         arrived: dict[int, Connection] = {}
@@ -123,9 +123,9 @@ class RivalProcesses:
             raise self._lost(BROKE_DOWN) from None
 
     def _lost(self, how: str) -> CrewLost:
-        """Return an error with the last line that the members printed."""
+        """Return the error to raise, with the last line that the members printed."""
         deadline = time.monotonic() + LEAVE_SECONDS
-        # Who broke down may still be writing why.
+        # A member that broke down may still be printing the reason.
         while how == BROKE_DOWN and time.monotonic() < deadline:
             if any(process.poll() is not None for process in self._processes):
                 break
@@ -134,7 +134,7 @@ class RivalProcesses:
         return CrewLost(f"{self.name} {how}" + (f": {lines[-1].strip()}" if lines else ""))
 
     def close(self) -> None:
-        """Let the members leave; end those that do not."""
+        """Close all connections, upon which members exit; terminate, then kill, those that do not."""
         for member in self._members:
             member.close()  # the end of the connection tells them to leave
         self._members = []
@@ -150,7 +150,7 @@ class RivalProcesses:
 
 
 class GroupCrew(RivalProcesses):
-    """A crew on several machines, whose rank 0 receives requests for all, and answers for all."""
+    """A crew on several machines; only its rank 0 is connected, and forwards requests and answers."""
 
     def ask(self, *request: Any) -> list[Any]:
         (answers,) = super().ask(*request)

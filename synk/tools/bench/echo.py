@@ -1,4 +1,4 @@
-"""The time of a message to a rank on another machine and back, by a plain TCP connection between them.
+"""Measure the round trip of a message to a rank on another machine, by a plain TCP connection.
 
 round_trips -> an Echo on every rank: the last listens, rank 0 connects -> seconds
 """
@@ -16,14 +16,14 @@ NBYTES = 4000
 
 
 class Echo:
-    """One rank's end, if it has one: of rank 0 and the last rank, whose ``host`` it listens on."""
+    """A rank's part in the measurement: the last rank listens on ``host`` and echoes; rank 0 measures."""
 
     def __init__(self, rank: int, last: int, host: str):
         self._is_first, self._is_last, self._host = rank == 0, rank == last, host
         self._end: Any = None
 
     def __call__(self, address: Any, times: int) -> Any:
-        """Listen if there is no ``address`` yet, and return it; then return the seconds of a round trip."""
+        """Without ``address``, listen and return the address; with it, return the seconds of a round trip."""
         if address is None:
             self._end = socket.create_server((self._host, 0)) if self._is_last else None
             return self._end and self._end.getsockname()
@@ -49,7 +49,7 @@ class Echo:
 
 
 def round_trips(n_ranks: int, host: str, times: int) -> Callable[[], float]:
-    """Return a measurement: seconds of a round trip to the last rank, which is on ``host``."""
+    """Return a candidate that returns the seconds of a round trip to the last rank, on ``host``."""
     echo = synk.on_ranks(Echo, n_ranks - 1, host)
     address = echo(None, times)[-1]
     return lambda: float(echo(address, times)[0])

@@ -1,4 +1,4 @@
-"""Figures, the bounds that are asked of them, and the tables and JSON that show both.
+"""Show figures, and the bounds that they should keep, as tables and as JSON.
 
 Comparison -> rows -> Section -> table (reStructuredText, to paste into a page) or plain (a part of JSON)
 """
@@ -21,12 +21,12 @@ class Asked(NamedTuple):
     at_least: bool = False
 
     def met(self, row: Row) -> bool:
-        """Return whether the median keeps to the bound."""
+        """Return whether the median of the figure, or of its ratio, keeps the bound."""
         found = (row.value if self.column == MEDIAN else row.ratios[self.column]).median
         return found >= self.limit if self.at_least else found <= self.limit
 
     def text(self, unit: str) -> str:
-        """Return the bound for reading."""
+        """Return the bound as text."""
         sign = "≥" if self.at_least else "≤"
         if self.column == MEDIAN:
             return f"{sign} {in_units(self.limit) if unit == 's' else f'{self.limit:g} {unit}'}"
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One figure."""
+    """One measured figure, its ratios to other candidates, and the bound on it."""
 
     name: str
     value: Spread
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Figures that belong together."""
+    """A titled table of figures that were measured together."""
 
     title: str
     rows: list[Row]
@@ -57,8 +57,8 @@ def rows(
 ) -> list[Row]:
     """Return a row for each candidate.
 
-    ``columns`` names, by the heading of each column of ratios, the candidate that times are divided by. Of
-    ``asked``, by candidate, those that did not take part are passed over.
+    ``columns`` maps the heading of each column of ratios to the candidate that times are divided by;
+    ``asked`` maps candidates to bounds, and may have candidates that did not take part.
     """
     found = []
     for name, times in comparison.seconds.items():
@@ -68,7 +68,7 @@ def rows(
 
 
 def table(section: Section) -> str:
-    """Return a section as a heading and a table."""
+    """Return a section as a heading and a table of reStructuredText."""
     headings = ["figure", MEDIAN, *section.rows[0].ratios, "asked"]
     heading = [section.title, "-" * len(section.title), ""]
     return "\n".join([*heading, simple_table(headings, [_cells(row) for row in section.rows])])
@@ -89,7 +89,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def ratio_in_words(ratio: Spread) -> str:
-    """Return a ratio with its quartiles; from memcpy to gloo they span six orders of magnitude."""
+    """Return a ratio as text, with its quartiles; ratios span six orders of magnitude, so three digits."""
     low, median, high = map(three_digits, ratio)
     return median if low == high else f"{median} ({low}–{high})"
 
@@ -101,7 +101,7 @@ def _verdict(row: Row) -> str:
 
 
 def plain(section: Section) -> dict[str, Any]:
-    """Return a section as JSON has it: quartiles and medians, times in seconds."""
+    """Return a section as an object for JSON: medians and quartiles, times in seconds."""
     return {"title": section.title, "figures": [_plain_row(row) for row in section.rows]}
 
 

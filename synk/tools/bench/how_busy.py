@@ -1,4 +1,4 @@
-"""Describe the machine: a figure without its machine says nothing.
+"""Describe the machine and its load, without which a figure means nothing.
 
 describe -> BusyMachine -> lines above a table, or a part of JSON
 """
@@ -17,7 +17,7 @@ PACKAGES = ("numpy", "pytensor")
 
 
 class BusyMachine(NamedTuple):
-    """A machine, as it is at the moment."""
+    """The hardware, software and present load of a machine."""
 
     processor: str
     cores: int  # that this process may use
@@ -28,7 +28,7 @@ class BusyMachine(NamedTuple):
     packages: dict[str, str]  # name: version
 
     def lines(self) -> list[str]:
-        """Return it for reading."""
+        """Return the description as lines of text."""
         versions = ", ".join(f"{name} {version}" for name, version in self.packages.items())
         size = f"{self.cores} cores, {self.memory:.0f} GiB"
         return [
@@ -51,7 +51,7 @@ def describe(others: dict[str, str] | None = None) -> BusyMachine:
 
 
 def available_memory() -> int:
-    """Return how many bytes processes can have without swapping."""
+    """Return how many bytes processes can allocate before the machine swaps."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
 
@@ -66,7 +66,7 @@ def processor() -> str:
 
 
 def installed(package: str) -> str:
-    """Return the version of a package, or a dash."""
+    """Return the version of a package, or a dash if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,10 +1,10 @@
-"""``python -m synk bench --hosts h1,h2``: collectives and steps of several machines.
+"""``python -m synk bench --hosts h1,h2``: measure collectives and training steps across machines.
 
     across -> fork on all hosts, rivals there -> all-reduces, a step
     scaling -> fork on the first host, the first two, and so on -> a table
 
-Rivals have as many processes, all of which take part in their collectives: flat, where synk's ranks meet on
-each machine first.
+Rivals have as many processes as synk has ranks. In their collectives all processes talk across the network,
+while synk's ranks combine their values on each machine first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from synk.tools.bench.workbench import Workbench, sizes
 
 ROUND_TRIP = f"{in_bytes(NBYTES)} by TCP to the last host, and back"
 TO_ROUND_TRIP = "× TCP"
-REPEATS = 100  # of what takes hundreds of microseconds
+REPEATS = 100  # of a candidate that takes hundreds of microseconds
 
 
 @contextmanager
 def forked(hosts: Sequence[str], n_each: int, interface: str | None) -> Iterator[int]:
-    """Fork ``n_each`` ranks on each host, and end them; yields how many there are."""
+    """Return a context with ``n_each`` ranks on each host; its value is the number of all ranks."""
     try:
         yield synk.fork(n_each, device="cpu", hosts=list(hosts), interface=interface)
     finally:
@@ -41,7 +41,10 @@ def forked(hosts: Sequence[str], n_each: int, interface: str | None) -> Iterator
 def across(
     hosts: Sequence[str], n_each: int, interface: str | None, rounds: int, quick: bool
 ) -> Iterator[tuple[Workbench, Iterator[Section]]]:
-    """Fork ranks on all hosts, and start rivals there; yields what measures, and the sections to come."""
+    """Return a context with ranks and rivals on all hosts; its value is a workbench and its sections.
+
+    The sections are measured one by one, as the caller iterates over them.
+    """
     with forked(hosts, n_each, interface) as n_ranks, ExitStack() as stack:
         crews, left_out = assemble_on_hosts(hosts, n_each, interface, stack)
         bench = Workbench(n_ranks, crews, left_out, sizes(n_ranks, quick), rounds)
@@ -55,7 +58,7 @@ def _sections(bench: Workbench, last: str) -> Iterator[Section]:
 
 
 def large(bench: Workbench) -> Section:
-    """Measure a vector as long as the gradient of a large net."""
+    """Measure the all-reduce of a vector as long as the gradient of a large network."""
     n_items = bench.sizes.large
     title = f"All-reduce of {in_bytes(4 * n_items)} of float32, {bench.n_ranks} ranks"
     variable = summed(n_items, bench.n_ranks)
@@ -69,7 +72,7 @@ def large(bench: Workbench) -> Section:
 
 
 def small(bench: Workbench, host: str) -> Section:
-    """Measure a vector so short that only latency counts, beside a message to another host."""
+    """Measure the all-reduce of a short vector, and a TCP message to another host to compare it with."""
     title = f"All-reduce of {in_bytes(4 * bench.sizes.small)} of float32, {bench.n_ranks} ranks"
     trips = {ROUND_TRIP: round_trips(bench.n_ranks, host, REPEATS)}
     comparison = compare(bench, title, bench.sizes.small, REPEATS, trips)
@@ -78,7 +81,7 @@ def small(bench: Workbench, host: str) -> Section:
 
 
 def step(bench: Workbench) -> Section:
-    """Measure a step of linear regression, which is so short that the way counts."""
+    """Measure a step of linear regression, so short that most of its time is communication."""
     title = f"A short training step, {bench.n_ranks} ranks"
     one, three = make_steps()
     check(one, three)
@@ -89,7 +92,8 @@ def step(bench: Workbench) -> Section:
 def scaling(hosts: Sequence[str], n_each: int, interface: str | None, rounds: int, quick: bool) -> Section:
     """Measure a large all-reduce and a short step on the first host, the first two, and so on.
 
-    One after the other: a machine that is busy in between shows in the figures.
+    The numbers of hosts are measured one after the other and not in turn, so a machine that is busy for a
+    while distorts the figures.
     """
     found: dict[str, dict[int, Spread]] = {}
     for n_hosts in range(1, len(hosts) + 1):

@@ -2,9 +2,9 @@
 
     {name: callable} -> compare -> Comparison -> ratios
 
-The speed of a machine drifts, and what ran before leaves its traces in caches. So every round runs
-each candidate once, every other round in reverse order, and what counts is the ratio of two times
-of one round: its median over rounds, with its quartiles.
+The speed of a machine drifts, and a candidate finds the caches as the one before has left them. So every
+round runs each candidate once, every other round in reverse order, and two candidates are compared by the
+ratio of their times in the same round: its median over rounds, with its quartiles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Spread(NamedTuple):
 
 
 class Comparison:
-    """Times of candidates in every round; the first candidate is the one that others are compared with."""
+    """The times of candidates in every round; by default, others are compared with the first candidate."""
 
     def __init__(self, seconds: Mapping[str, Sequence[float]]):
         if len({len(times) for times in seconds.values()}) > 1:
@@ -63,11 +63,11 @@ def compare(
     seconds: float = math.inf,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> Comparison:
-    """Run candidates in turn, once in each round, of which the first ``warmup`` do not count.
+    """Run each candidate once in every round, and return the times; ``warmup`` rounds before do not count.
 
-    After so many ``seconds`` no further round is begun, once there are `LEAST_ROUNDS`. ``timer(candidate)``
-    runs a candidate and returns its seconds, for one that is timed elsewhere, such as in a process of its
-    own. ``on_round(number)`` is called before each round; those of the warm-up are below 0.
+    After ``seconds`` no further round is begun, if there have been `LEAST_ROUNDS`. ``timer(candidate)`` runs
+    a candidate and returns its seconds; a candidate that is timed elsewhere, such as in another process,
+    needs its own. ``on_round(number)`` is called before each round; numbers of the warm-up are negative.
     """
     end = time.monotonic() + seconds
     times: dict[str, list[float]] = {name: [] for name in candidates}
@@ -97,19 +97,19 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def in_units(seconds: float) -> str:
-    """Return a time for reading: seconds, milliseconds below one, microseconds below a tenth of that."""
+    """Return a time as text, in s, in ms below a second, or in µs below 0.1 ms."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{three_digits(1e3 * seconds)} ms" if seconds >= 1e-4 else f"{three_digits(1e6 * seconds)} µs"
 
 
 def three_digits(number: float) -> str:
-    """Return a number without an exponent."""
+    """Return a number as text with three digits or more, and without an exponent."""
     return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
 
 
 def in_bytes(n_bytes: float) -> str:
-    """Return a size for reading: 102 MB, 4 kB."""
+    """Return a size as text: 102 MB, 4 kB."""
     for unit, size in (("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
             return f"{three_digits(n_bytes / size)} {unit}"

@@ -1,14 +1,14 @@
-"""One rank of a rival, in a process of its own: it waits for a request, serves it, and answers with the time.
+"""One process of a rival, a script: it waits for a request, executes it, and answers with the time.
 
     python rival_rank.py {memcpy,gloo,mpi} SOCKET [RANK N_RANKS STORE]
     mpirun ... python rival_rank.py {group-gloo,group-mpi} SOCKET [ADDRESS]
 
     Crew -> (verb, *arguments) -> Member.verb -> answer -> Crew
 
-On several machines only rank 0 is connected, which hands requests on by the rival's own means.
+On several machines only rank 0 is connected; it passes requests on to the others through the rival's library.
 
-Between requests it sleeps, so that rivals leave the cores to each other. It runs as a script that does not
-load synk, which would set up the rival's process.
+It sleeps between requests, so that rivals leave the cores to each other. The script does not import synk,
+which would change settings of the process.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-NAP_SECONDS = 1e-3  # between looks whether a request has come: MPI's own waiting takes a core
+NAP_SECONDS = 1e-3  # pause between checks for a request, since MPI's own waiting keeps a core busy
 
 
 class Member:
-    """A rank of a library, whose name and version are ``about``; its methods are the requests it serves."""
+    """A rank of a library, whose name and version are ``about``; requests name the method to call."""
 
     def __init__(self, rank: int, about: str):
         self.rank = rank
@@ -40,27 +40,28 @@ class Member:
         raise NotImplementedError
 
     def ping(self) -> None:
-        """Do nothing, which takes a round trip."""
+        """Do nothing: the caller measures the round trip of the request."""
 
     def check(self, n_items: int) -> tuple[float, float]:
-        """Return the first and the last item of the sum over ranks of 1, 2, 3, ..."""
+        """Return the first and last item of an all-reduce, in which rank r contributes r + 1."""
         array = np.full(n_items, self.rank + 1, "float32")
         self.sum_of(array)
         return float(array[0]), float(array[-1])
 
     def all_reduce(self, n_items: int, times: int) -> float:
-        """Return the seconds that summing float32 takes."""
+        """Return the mean seconds of an all-reduce of ``n_items`` of float32."""
         array = self._array(n_items)
         return repeat(lambda: self.sum_of(array), times)
 
     def copy(self, n_items: int, times: int) -> float:
-        """Return the seconds that copying float32 takes."""
+        """Return the mean seconds of copying ``n_items`` of float32."""
         source, target = self._array(n_items), self._array(-n_items)
         return repeat(lambda: np.copyto(target, source), times)
 
     def _array(self, key: int) -> np.ndarray:
         if key not in self._arrays:
-            # Zeros, whose sums stay finite; written, for pages that are only promised are all one in memory.
+            # Zeros, whose sums stay finite. They are written, because pages that were never written share
+            # memory.
             self._arrays[key] = np.full(abs(key), 0, "float32")
         return self._arrays[key]
 
@@ -150,7 +151,7 @@ class MpiGroup(Mpi):
 
 
 def repeat(action: Callable[[], Any], times: int) -> float:
-    """Return the mean seconds of an action, after some that wake everybody up and fill the caches."""
+    """Return the mean seconds of an action; it is run a few times before, to fill caches."""
     for _ in range(1 + times // 10):
         action()
     start = time.perf_counter()
@@ -181,7 +182,7 @@ def main(kind: str, address: str, *arguments: str) -> None:
 
 
 def serve_group(member: Any, address: str) -> None:
-    """Serve requests that rank 0 receives for all."""
+    """Execute requests on all ranks of a group, of which only rank 0 is connected."""
     connection = Client(address, "AF_UNIX") if member.rank == 0 else None
     if connection:
         connection.send((0, member.about))
@@ -193,7 +194,7 @@ def serve_group(member: Any, address: str) -> None:
 
 
 def received(connection: Any) -> Any:
-    """Return the next request; None at the end."""
+    """Return the next request, or None once the connection is closed."""
     try:
         return connection.recv()
     except EOFError:

@@ -1,6 +1,6 @@
 """Start the rivals: Open MPI and gloo where they are installed, and processes that only copy memory.
 
-assemble -> crews by name, and a line for each that does not take part, which says how to install it
+assemble -> crews by name; for each rival that does not take part, a line that says how to install it
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from synk.transport.machines.mpi_library import MpiMissing, find_mpirun
 
 MEMCPY, MPI, GLOO = "memcpy", "Open MPI", "gloo"
 
-# -P: the folder of the script holds modules of ours, which are not to shadow any of the rival's.
+# -P keeps the script's folder off the module path, since our modules there could shadow the rival's.
 SCRIPT = (sys.executable, "-P", str(Path(__file__).with_name("rival_rank.py")))
 
-# For MPI by the environment, so that another MPI than Open MPI does not stumble over options of its launcher.
+# Open MPI's options are given by variables, since the launcher of another MPI would refuse them as arguments.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -39,8 +39,8 @@ def assemble(
 ) -> tuple[dict[str, RivalProcesses], list[str]]:
     """Start crews of ``n_ranks`` processes, all at the same time; ``stack`` closes them.
 
-    Returns those of the wanted `RIVALS` that came, by name, and for each of the others its name and the
-    reason.
+    Return the crews of the wanted `RIVALS` that have started, by name, and for each of the others a line with
+    its name and the reason.
     """
     crews: dict[str, RivalProcesses] = {}
     left_out, started = [], []
@@ -64,13 +64,13 @@ def assemble(
 
 
 def versions(crews: Mapping[str, RivalProcesses]) -> dict[str, str]:
-    """Return name and version of the libraries of these crews."""
+    """Return the version of each crew's library, by the library's name."""
     abouts = [crew.about.rsplit(maxsplit=1) for name, crew in crews.items() if name != MEMCPY]
     return {name: version.removeprefix("v") for name, version in abouts}
 
 
 def check(crew: RivalProcesses, n_ranks: int) -> None:
-    """Raise CrewLost if a crew's sums are wrong: then its times say nothing."""
+    """Raise CrewLost if a crew's sums are wrong, since its times would mean nothing."""
     if crew.name == MEMCPY:
         return
     expected = n_ranks * (n_ranks + 1) / 2
@@ -96,7 +96,7 @@ def missing_gloo() -> str:
 
 
 def start_memcpy(n_ranks: int, folder: str) -> list[list[str]]:
-    """Return a command line for each process that copies."""
+    """Return a command line for each process that only copies memory."""
     return [[*SCRIPT, "memcpy", address(folder), str(rank)] for rank in range(n_ranks)]
 
 
@@ -106,7 +106,7 @@ def start_mpi(n_ranks: int, folder: str) -> list[list[str]]:
 
 
 def start_gloo(n_ranks: int, folder: str) -> list[list[str]]:
-    """Return a command line for each rank of gloo, which find each other by a file."""
+    """Return a command line for each rank of gloo; the ranks find each other through a file."""
     common = [str(n_ranks), f"{folder}/store"]
     return [[*SCRIPT, "gloo", address(folder), str(rank), *common] for rank in range(n_ranks)]
 

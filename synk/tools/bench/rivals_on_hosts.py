@@ -1,6 +1,6 @@
-"""Start the rivals on several machines, by mpirun, which brings gloo's processes there too.
+"""Start the rivals on several machines by mpirun; gloo's processes are started by it, too.
 
-assemble_on_hosts -> a Crew of which rank 0 speaks for all -> answers of all ranks
+assemble_on_hosts -> a GroupCrew, whose rank 0 is connected -> answers of all ranks
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISSING = {MPI: missing_mpi, GLOO: lambda: missing_mpi() or missing_gloo()}
 def assemble_on_hosts(
     hosts: Sequence[str], n_each: int, interface: str | None, stack: ExitStack
 ) -> tuple[dict[str, RivalProcesses], list[str]]:
-    """Start Open MPI and gloo with ``n_each`` processes on each host; `rivals.assemble` on one machine."""
+    """Start Open MPI and gloo with ``n_each`` processes on each host; return as `rivals.assemble` does."""
     crews: dict[str, RivalProcesses] = {}
     left_out = []
     for name, missing in MISSING.items():

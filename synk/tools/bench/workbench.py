@@ -1,4 +1,4 @@
-"""The ranks, rivals, sizes and patience that every section measures with.
+"""Fork the ranks, start the rivals, and choose the sizes that every section measures with.
 
 opened -> fork, assemble -> Workbench ... close
 """
@@ -19,12 +19,12 @@ from synk.tools.bench.rivals import MEMCPY, RIVALS, assemble
 
 LARGE = 25_500_000  # float32: the gradient of a ResNet-50, 102 MB
 SMALL = 1_000  # float32: 4 kB
-SECTION_SECONDS = 10.0  # for a section to measure, beyond the fewest rounds
+SECTION_SECONDS = 10.0  # after so long a section starts no further round, if it has had `LEAST_ROUNDS`
 SHARED_MEMORY = "/dev/shm"
 
 
 class BenchSizes(NamedTuple):
-    """The sizes that are measured."""
+    """The lengths of vectors, numbers of repeats and seconds that sections use."""
 
     large: int  # float32 items
     small: int
@@ -33,10 +33,10 @@ class BenchSizes(NamedTuple):
 
 
 def sizes(n_ranks: int, quick: bool = False) -> BenchSizes:
-    """Return the sizes to measure, smaller where shared memory or memory are short.
+    """Return the sizes to measure, smaller ones if shared memory or memory is short.
 
-    An all-reduce has the large vector once a rank, the batches have it once, and what is staged comes on top:
-    it may take a share of shared memory. The rivals and the copies have it a few times for each rank.
+    Shared memory holds the large vector once for each rank, once for the batches, and in staging buffers. The
+    processes of rivals hold it a few times each.
     """
     if quick:
         return BenchSizes(large=25_000, small=100, repeats=10, idle_seconds=0.2)
@@ -56,7 +56,7 @@ class Workbench(NamedTuple):
     rounds: int
 
     def compare(self, title: str, candidates: Mapping[str, Callable[[], float]]) -> Comparison:
-        """Run candidates, which return their own seconds, in turn."""
+        """Run candidates in turn; each of them returns its own seconds."""
         return compare(
             candidates,
             self.rounds,
@@ -67,7 +67,7 @@ class Workbench(NamedTuple):
         )
 
     def has_cores(self) -> bool:
-        """Return whether each rank has a core to itself: the bounds hold then."""
+        """Return whether each rank has a core to itself, as most bounds assume."""
         return self.n_ranks <= len(os.sched_getaffinity(0))
 
 
@@ -75,10 +75,10 @@ class Workbench(NamedTuple):
 def opened(
     n_ranks: int, rounds: int, quick: bool = False, wanted: Iterable[str] = tuple(RIVALS)
 ) -> Iterator[Workbench]:
-    """Fork ranks, start crews, and end them all afterwards.
+    """Return a context with forked ranks and started crews, which ends all of them.
 
-    In this order: workers are not to inherit connections of the crews, which wait for their end. Raises
-    CrewLost if even the processes that copy memory do not start.
+    Ranks are forked first, so that workers do not inherit the crews' connections: a crew ends when its
+    connections are closed. Raise CrewLost if even the processes that copy memory do not start.
     """
     show(f"starting {n_ranks} ranks of {', '.join(['synk', *wanted])}")
     synk.fork(n_ranks, device="cpu")

@@ -20,7 +20,7 @@ DESCRIPTION = "Show the compiled libraries that this user's processes share, or 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit status, 1 if the folder is not used, or nobody agreed to clear it."""
+    """Run the command; return its exit status, 1 if the folder cannot be used, or the user refused."""
     parser = argparse.ArgumentParser(prog="python -m synk cache", description=DESCRIPTION)
     parser.add_argument("--clear", action="store_true", help="remove all of them; programs compile anew")
     parser.add_argument("--yes", action="store_true", help="clear without asking")
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def clear(store: Store, kept: Sequence[KeptFile], agreed: bool) -> int:
-    """Remove what a store has, if that is agreed to; return the exit status."""
+    """Remove all files of a store, after asking unless ``agreed``; return the exit status."""
     if kept and not agreed and not confirmed(f"Remove {counted(kept)} from {store.folder}? [y/N] "):
         print("synk cache: nothing is removed; --yes removes without asking", file=sys.stderr)
         return 1
@@ -52,7 +52,7 @@ def clear(store: Store, kept: Sequence[KeptFile], agreed: bool) -> int:
 
 
 def confirmed(question: str) -> bool:
-    """Ask on the terminal, and tell whether the answer is yes."""
+    """Ask a question on the terminal; return whether the answer is yes."""
     try:
         return input(question).strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):
@@ -61,7 +61,7 @@ def confirmed(question: str) -> bool:
 
 
 def summary(store: Store, kept: Sequence[KeptFile], refused: Sequence[str], limit: int) -> str:
-    """Describe a store for people."""
+    """Return a description of a store as text."""
     lines = [
         f"folder     {store.folder}",
         f"kept       {counted(kept)}",
@@ -74,12 +74,12 @@ def summary(store: Store, kept: Sequence[KeptFile], refused: Sequence[str], limi
 
 
 def counted(files: Sequence[KeptFile]) -> str:
-    """Return a number of files, and their size."""
+    """Return the number of files and their total size as text."""
     return f"{len(files)} librar{'y' if len(files) == 1 else 'ies'}, {size(sum(file.size for file in files))}"
 
 
 def as_json(store: Store, kept: Sequence[KeptFile], refused: Sequence[str], limit: int) -> str:
-    """Describe a store for programs."""
+    """Return a description of a store as JSON."""
     libraries = [{"name": file.name, "bytes": file.size, "used": file.used} for file in kept]
     described = {"folder": str(store.folder), "limit": limit, "libraries": libraries, "refused": refused}
     return json.dumps(described, indent=1)

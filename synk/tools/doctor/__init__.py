@@ -2,8 +2,8 @@
 
     MachineFacts -> checks, each by itself -> findings -> report -> exit status
 
-A check that fails is a finding like others, so a machine where much is missing still gets a full table.
-Nothing here imports the rest of synk before a check needs it.
+A check that raises is reported as a finding, too, so a machine where much is missing still gets a full table.
+For the same reason, the rest of synk is imported only when a check needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DESCRIPTION = "Check this machine, and say what to do about each finding."
 
 
 def main(argv: list[str]) -> int:
-    """Check this machine and print the findings; return 0, or 1 where one is a problem."""
+    """Check this machine and print the findings; return the exit status, 1 if there is a problem."""
     parser = argparse.ArgumentParser(prog="python -m synk doctor", description=DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--hosts", help="check these machines instead, this one first: h1,h2")
@@ -40,11 +40,11 @@ def main(argv: list[str]) -> int:
 
 
 def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:
-    """Yield the findings about this machine, or about hosts and the way between them."""
+    """Yield the findings about this machine, or about ``hosts`` and the network between them."""
     if hosts is None:
         yield from check_up(MachineFacts.here())
         return
-    # As little is imported as for this machine.
+    # Imported only here, since checks of this machine alone must not need it.
     from synk.tools.doctor.hosts import check_hosts
 
     yield from check_hosts(hosts, interface)
@@ -60,7 +60,7 @@ def check_up(machine: MachineFacts) -> Iterator[Finding]:
 
 
 def check_gpus() -> Iterator[Finding]:
-    """Yield the findings about GPUs; one question to the driver serves them all."""
+    """Yield the findings about GPUs, for which the driver is asked once."""
     try:
         facts = gpus.ask()
     except Exception as error:
@@ -71,5 +71,5 @@ def check_gpus() -> Iterator[Finding]:
 
 
 def wants_colours(stream: TextIO) -> bool:
-    """Tell whether a stream shows colours. See no-color.org."""
+    """Return whether a stream is a terminal that shows colours, and the user has not set NO_COLOR."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Limits that a container or a batch system puts on this process: memory, cores, processes.
+"""Read the limits of control groups on this process, by a container or a batch system.
 
 Control groups nest, and each level may have a limit: the tightest counts. Version 2 has one tree for all
 controllers, version 1 one for each; a machine may mount both.
@@ -19,14 +19,14 @@ UNLIMITED = 1 << 60
 
 
 class Room(NamedTuple):
-    """A limit, and how much of it is left."""
+    """A limit on memory or processes, and how much of it is left."""
 
     limit: int
     free: int
 
 
 def levels(machine: MachineFacts, controller: str) -> Iterator[tuple[int, str]]:
-    """Yield version and folder of every control group around this process, the innermost first.
+    """Yield the version and the folder of every control group that contains this process, innermost first.
 
     The controller is ``"memory"``, ``"cpu"`` or ``"pids"``.
     """
@@ -44,7 +44,7 @@ def levels(machine: MachineFacts, controller: str) -> Iterator[tuple[int, str]]:
 
 
 def _memberships(machine: MachineFacts) -> Iterator[tuple[str, str]]:
-    """Yield controllers and paths in their trees; version 2 has no name."""
+    """Yield each controller and this process's path in its tree; the name of version 2 is empty."""
     for line in (machine.text("/proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
@@ -53,7 +53,7 @@ def _memberships(machine: MachineFacts) -> Iterator[tuple[str, str]]:
 
 def _upwards(machine: MachineFacts, root: str, point: str, path: str) -> Iterator[str]:
     inner, top = PurePosixPath(path), PurePosixPath(root)
-    # A container may see only its own part of the tree, mounted, yet be told its path from the top.
+    # In a container only its own part of the tree may be mounted, though the path starts at the top.
     relative = inner.relative_to(top) if inner.is_relative_to(top) else inner.relative_to("/")
     folder = PurePosixPath(point)
     if ".." not in relative.parts:
@@ -67,7 +67,7 @@ def _upwards(machine: MachineFacts, root: str, point: str, path: str) -> Iterato
 def memory_room(machine: MachineFacts) -> Room | None:
     """Return the tightest memory limit in bytes, or None without one.
 
-    The cache of files counts as used, but makes way.
+    The kernel counts its cache of files as used; it is counted as free here, since it can be dropped.
     """
     rooms = []
     for version, folder in levels(machine, "memory"):
@@ -95,7 +95,7 @@ def core_quota(machine: MachineFacts) -> float | None:
             words = (machine.text(f"{folder}/cpu.max") or "").split()
         else:
             words = [machine.text(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
-        # "max" and -1 mean that there is none.
+        # "max" and -1 mean that there is no quota.
         if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)

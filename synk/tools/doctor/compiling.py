@@ -1,4 +1,4 @@
-"""Checks of compiled kernels: the compiler, the folder that keeps what it makes, and oneDNN."""
+"""Checks of compiled kernels: the C compiler, the folder that keeps compiled libraries, and oneDNN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTALL = "install one (apt install gcc, dnf install gcc), or set CC to one"
 
 
 def compiler(machine: MachineFacts) -> Finding:
-    """Check the C compiler, which makes one loop of elementwise graphs."""
+    """Check the C compiler, which fuses elementwise graphs into one loop."""
     subject, module = "C compiler", import_module("synk.compile.native.compiler")
     found = module.find_compiler()
     if found is None:
@@ -31,19 +31,19 @@ def compiler(machine: MachineFacts) -> Finding:
 
 
 def _probe() -> str:
-    """Return the source of a function, after all that kernels include and declare."""
+    """Return C source with a small function, after everything that kernels include and declare."""
     empty = import_module("synk.compile.regions.frame").source_file({}, set())
     return f"{empty}\nint synk_probe(void) {{ return 42; }}\n"
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of a `CompileError` that tells most."""
+    """Return the most informative line of a `CompileError`: the first with "error", or the last."""
     lines = (str(error).partition(" failed: ")[2] or str(error)).splitlines()
     return next((line for line in lines if "error" in line), lines[-1])
 
 
 def array_layout(machine: MachineFacts) -> Finding:
-    """Check that NumPy lays out arrays as compiled loops read them, in place."""
+    """Check that NumPy's arrays have the memory layout that compiled loops read directly."""
     known = import_module("synk.compile.native.methods").layout_is_known()
     return grade(
         "layout of arrays",
@@ -62,7 +62,7 @@ def kernel_cache(machine: MachineFacts) -> Finding:
         try:
             kept, refused = store.list_files()
         except FileNotFoundError:
-            # Of the folders around it, the innermost that is there.
+            # Check the innermost parent folder that exists.
             present = next(around for around in store.folder.absolute().parents if os.path.exists(around))
         where = f" ({present})"
         with tempfile.TemporaryDirectory(prefix="synk-", dir=present) as inside, module.own_folder(inside):
@@ -90,7 +90,7 @@ def onednn(machine: MachineFacts) -> Finding:
     reason, _, remedy = found.reason.rpartition(": ")
     if not reason:  # nothing can be done on this kind of machine
         return Finding(OK, "oneDNN", f"{found.reason}: convolutions run in NumPy")
-    # Something is wrong where there is a file of that name, and it is not used.
+    # If a file of that name exists and is not used, something is wrong with it.
     level = NOTE if next(library.places(), None) is None else WARNING
     return Finding(level, "oneDNN", reason, f"convolutions run in NumPy, slower: {remedy}")
 

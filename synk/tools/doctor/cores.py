@@ -1,4 +1,4 @@
-"""Checks of cores: how many there are, how many this process may use, and who divides them."""
+"""Checks of cores: how many there are, how many this process may use, and what else limits them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CPUS = "/sys/devices/system/cpu"
 # A run sets these on every rank: `synk.run.device.cpu.THREAD_VARIABLES`, which needs PyTensor to be imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
-# Tie threads to cores by number, the same in every rank.
+# Variables that bind threads to cores by number, in every rank to the same cores.
 PINNING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
@@ -46,7 +46,7 @@ def quota(machine: MachineFacts) -> Finding:
 
 
 def core_sharing(machine: MachineFacts) -> Finding:
-    """Check for cores that are two hardware threads of one, which share its arithmetic units."""
+    """Check for hyper-threading, where two cores are hardware threads of one physical core."""
     texts = [machine.text(f"{CPUS}/cpu{core}/topology/thread_siblings_list") for core in machine.affinity]
     if None in texts:
         return grade("hyper-threading", "the kernel does not tell")
@@ -65,7 +65,7 @@ def core_sharing(machine: MachineFacts) -> Finding:
 
 
 def numa_nodes(machine: MachineFacts) -> Finding:
-    """Check for cores on several NUMA nodes, of which each is slow to read another's memory, and far GPUs."""
+    """Check for cores on several NUMA nodes, which are slow to read each other's memory, and far GPUs."""
     topology = read_topology(machine.root, machine.affinity)
     usable = {cpu.node for cpu in topology.cpus if cpu.number in machine.affinity}
     far = [f"{gpu.address} (node {gpu.node})" for gpu in topology.gpus if gpu.node not in usable | {None}]
@@ -83,7 +83,7 @@ def numa_nodes(machine: MachineFacts) -> Finding:
 
 
 def thread_variables(machine: MachineFacts) -> Finding:
-    """Check for variables that a run sets anew on every rank, because it divides the cores itself."""
+    """Check for variables that have no effect, because a run sets them on every rank to divide the cores."""
     given = [f"{name}={machine.environ[name]}" for name in THREAD_VARIABLES if name in machine.environ]
     remedy = (
         "a run sets them to cores // ranks on every rank, which is 1 after fork(); for other numbers "
@@ -93,7 +93,7 @@ def thread_variables(machine: MachineFacts) -> Finding:
 
 
 def pinning_variables(machine: MachineFacts) -> Finding:
-    """Check for pinned threads: those of all ranks end up on the same few cores."""
+    """Check for variables that pin threads, by which all ranks would use the same few cores."""
     given = {name: machine.environ[name] for name in PINNING_VARIABLES if name in machine.environ}
     pinned = [name for name, value in given.items() if value.lower() not in ("false", "none", "disabled")]
     remedy = f"threads of all ranks would share the same cores: unset {' '.join(pinned)}"

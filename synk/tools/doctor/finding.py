@@ -1,4 +1,4 @@
-"""Findings, and the way to run a check so that it ends in one, whatever happens in it.
+"""Define findings, and run a check so that it ends in a finding even if it raises or hangs.
 
 examined(check, machine) -> Finding
 """
@@ -29,7 +29,7 @@ OK, NOTE, WARNING, PROBLEM = Level
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one check."""
+    """The result of one check."""
 
     level: Level
     subject: str  # two or three words that say what was looked at
@@ -46,11 +46,11 @@ def grade(subject: str, found: str, *complaints: tuple[bool, Level, str]) -> Fin
 
 
 class _Late(BaseException):
-    """A check took too long; nothing that it calls takes this for an error of its own."""
+    """A check took too long; a BaseException, so that no ``except Exception`` within it catches this."""
 
 
 def examined(check: Callable[..., Finding], *arguments: object, seconds: float = CHECK_SECONDS) -> Finding:
-    """Return the finding of ``check``; where it fails or hangs, that is the finding."""
+    """Return the finding of ``check``; if it raises or hangs, return a finding that says so."""
     subject = check.__name__.replace("_", " ")
     try:
         with deadline(seconds):
@@ -68,7 +68,7 @@ def examined(check: Callable[..., Finding], *arguments: object, seconds: float =
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raise `_Late` in the body after so many seconds; in the main thread only."""
+    """Return a context whose body is interrupted by `_Late` after ``seconds``; for the main thread only."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise _Late

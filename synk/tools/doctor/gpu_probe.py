@@ -1,6 +1,6 @@
-"""Ask the NVIDIA driver, CuPy, NCCL and cuDNN for their versions, in a process that ends afterwards.
+"""A script that asks the NVIDIA driver, CuPy, NCCL and cuDNN for their versions, in its own process.
 
-CUDA that is initialised survives no fork, so nothing here runs where a run may start.
+CUDA does not survive a fork once it is initialised, so this never runs in a process that may fork workers.
 
     python gpu_probe.py -> gpu/device/driver.py, CuPy, gpu/kernels/cudnn/find_cudnn.py -> one line of JSON
 """
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# By their paths: importing their packages would import PyTensor, which may be what is missing.
+# These scripts are run by path: to import their packages would import PyTensor, which may be missing.
 SYNK = Path(__file__).parents[2]
 DRIVER = SYNK / "gpu" / "device" / "driver.py"
 CUDNN = SYNK / "gpu" / "kernels" / "cudnn" / "find_cudnn.py"
 
 
 def driver() -> dict[str, Any]:
-    """Return the version of CUDA that the driver speaks, and its GPUs."""
+    """Return the version of CUDA that the driver supports, and its GPUs."""
     facts = runpy.run_path(str(DRIVER))["look"]()
     if "missing" in facts:
         return {}
@@ -30,7 +30,7 @@ def driver() -> dict[str, Any]:
 
 
 def cupy() -> dict[str, Any]:
-    """Return CuPy's version and that of its CUDA, and the GPUs that it counts."""
+    """Return CuPy's version, the version of its CUDA, and the number of GPUs that it finds."""
     import cupy
 
     facts: dict[str, Any] = {"version": cupy.__version__}
@@ -50,7 +50,7 @@ def nccl() -> dict[str, Any]:
 
 
 def facts_of(library: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of a library, or why it does not load; nothing if CuPy is not installed."""
+    """Call ``library``; return its facts, or the error; an empty dict if CuPy is not installed."""
     try:
         return library()
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Checks of GPUs: the driver, CuPy, NCCL, cuDNN. Without a GPU a run computes on cores, and all is well.
+"""Checks of GPUs: the driver, CuPy, NCCL, cuDNN. A machine without GPUs is no problem: ranks use cores.
 
 gpu_probe in a child process -> facts -> one finding each
 """
@@ -20,7 +20,7 @@ PROBE_SECONDS = 15.0  # CuPy takes seconds to import, and the driver to wake a G
 def ask() -> dict[str, Any]:
     """Return the facts that `gpu_probe` prints about this machine.
 
-    Raises RuntimeError if it did not end, or ended without an answer.
+    Raise RuntimeError if it does not end in time, or prints no answer.
     """
     command = [sys.executable, "-P", "-W", "ignore", str(PROBE)]
     try:
@@ -36,7 +36,7 @@ def ask() -> dict[str, Any]:
 
 
 def cuda_driver(facts: dict[str, Any]) -> Finding:
-    """Check NVIDIA's driver, which CUDA comes on top of."""
+    """Check NVIDIA's driver, which CUDA needs."""
     known = facts["driver"]
     if not known:
         return grade("CUDA driver", "none: ranks compute on cores")
@@ -88,7 +88,7 @@ def nccl(facts: dict[str, Any]) -> Finding:
 
 
 def cudnn(facts: dict[str, Any]) -> Finding:
-    """Check cuDNN, which convolves on GPUs; matrix products do without it."""
+    """Check cuDNN, which computes convolutions on GPUs; without it, matrix products do."""
     known, names = facts["cudnn"], facts["driver"].get("gpus", [])
     if "error" in known:
         reason, _, _ = known["error"].rpartition(": ")  # what to install follows, for every CUDA

@@ -1,6 +1,6 @@
-"""Checks of all machines of a run: each is asked by ssh, all at the same time, and compared with this one.
+"""Checks of all machines of a run: each is probed by ssh, at the same time, and compared with this one.
 
-hosts -> probe there -> facts -> findings, each with the name of its host
+hosts -> a script that runs on each -> facts -> findings, each with the name of its host
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from synk.transport.machines.mpirun import more_ssh_options
 from synk.transport.machines.networks import own_address
 
 SECONDS = 15.0  # for all hosts together
-CLOCK_SECONDS = 5.0  # an answer by ssh takes a part of it
+CLOCK_SECONDS = 5.0  # by which clocks may differ, beside the time that an answer by ssh takes
 LITTLE = 256 * MIB  # of shared memory
 PACKAGES = ("synk", "pytensor", "numpy", "mpi4py", "cloudpickle")
 
@@ -72,7 +72,7 @@ print(json.dumps(dict(
 
 
 def check_hosts(hosts: str, interface: str | None) -> Iterator[Finding]:
-    """Yield findings about each host; of those that cannot be asked, why."""
+    """Yield findings about each host; for a host that cannot be probed, the reason."""
     try:
         names = [host.name for host in parse_hosts(hosts)]
         check_known(parse_hosts(hosts))
@@ -97,7 +97,7 @@ def check_hosts(hosts: str, interface: str | None) -> Iterator[Finding]:
 
 
 def asked(names: list[str], place: tuple[str, int]) -> list[tuple[str, LoginAnswer]]:
-    """Run the probe on all hosts, the first being this one, and return the answers."""
+    """Run the probe on all hosts, of which the first is this one; return each name with its answer."""
     command = [sys.executable, "-c", PROBE, place[0], str(place[1])]
     here = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     answers = ask(names[1:], command, SECONDS, more_ssh_options())
@@ -105,7 +105,7 @@ def asked(names: list[str], place: tuple[str, int]) -> list[tuple[str, LoginAnsw
 
 
 def facts(answer: LoginAnswer) -> Mapping[str, Any]:
-    """Read the answer of a probe; add the moment at which that was done."""
+    """Return the facts in the answer of a probe, and the time at which they were read."""
     return {**json.loads(answer.said.splitlines()[-1]), "read": time.time()}
 
 

@@ -1,6 +1,6 @@
-"""Everything that checks read of a machine: files of the kernel, the environment, limits.
+"""Read the facts that checks need of a machine: files of the kernel, the environment, limits.
 
-It is one object, so that a test can show a check another machine: a folder with a few files in the place of
+They are one object, so that a test can give a check another machine: a folder with a few files in place of
 ``/``.
 """
 
@@ -20,7 +20,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 class Mount(NamedTuple):
     """One line of ``/proc/self/mountinfo``."""
 
-    root: str  # of the file system, as it is seen here
+    root: str  # the folder of the file system that is mounted
     point: str
     kind: str  # "tmpfs"
     options: tuple[str, ...]  # those of the file system
@@ -44,7 +44,7 @@ class MachineFacts:
         return cls(Path("/"), dict(os.environ), affinity, os.getuid())
 
     def path(self, absolute: str) -> Path:
-        """Return where a file of this machine really is."""
+        """Return the path to open for a file of this machine: below ``root``, which a test may set."""
         return self.root / absolute.lstrip("/")
 
     def text(self, absolute: str) -> str | None:
@@ -70,7 +70,7 @@ class MachineFacts:
         return soft, hard
 
     def mounts(self) -> list[Mount]:
-        """List what is mounted where, earliest first. See proc(5)."""
+        """Return all mounts of this process's namespace, earliest first. See proc(5)."""
         found = []
         for line in (self.text("/proc/self/mountinfo") or "").splitlines():
             ours, _, its = line.partition(" - ")
@@ -81,19 +81,19 @@ class MachineFacts:
         return found
 
     def mount_of(self, absolute: str) -> Mount | None:
-        """Return the mount that a path lies in; of several at one point the last hides the others."""
+        """Return the mount that a path lies in; of several mounts at one point, the last hides the others."""
         path = PurePosixPath(absolute)
         around = [mount for mount in self.mounts() if path.is_relative_to(mount.point)]
         return max(reversed(around), key=lambda mount: len(mount.point), default=None)
 
     def in_container(self) -> bool:
-        """Tell whether this looks like a container of Docker, Podman or Kubernetes."""
+        """Return whether this process seems to run in a container of Docker, Podman or Kubernetes."""
         marks = ("/.dockerenv", "/run/.containerenv")
         return any(self.path(mark).exists() for mark in marks) or "KUBERNETES_SERVICE_HOST" in self.environ
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes for people: ``64 MiB``, ``23.5 GiB``."""
+    """Return a number of bytes as text: ``64 MiB``, ``23.5 GiB``."""
     for name, unit in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if nbytes >= unit:
             return f"{nbytes / unit:.1f}".removesuffix(".0") + f" {name}"

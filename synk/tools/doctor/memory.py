@@ -1,4 +1,4 @@
-"""Checks of memory: ``/dev/shm``, limits of control groups, what is free."""
+"""Checks of memory: ``/dev/shm``, limits of control groups, and free memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synk.tools.doctor.machine import GIB, KIB, MIB, MachineFacts, size
 SHARED = "/dev/shm"
 MODE = f"mode of {SHARED}"
 DOCKER_DEFAULT = 64 * MIB
-LEFT_SECONDS = 10.0  # a segment has its name for microseconds: one that old has lost its process
+LEFT_SECONDS = 10.0  # a segment has a name for microseconds only; one this old was left by a killed process
 SMALL = GIB  # of shared memory: less holds toy data only
 
 
@@ -39,7 +39,7 @@ def shared_memory(machine: MachineFacts) -> Finding:
 
 
 def _enlarge(machine: MachineFacts) -> str:
-    """Return how to give shared memory half of what this process may have."""
+    """Return advice on how to make shared memory half as large as the memory that this process may use."""
     room, total = memory_room(machine), machine.table("/proc/meminfo").get("MemTotal", 0) * KIB
     gib = max(1, (min(total, room.limit) if room else total) // 2 // GIB)
     docker = f"docker run --shm-size={gib}g (Kubernetes: an emptyDir of medium Memory at {SHARED})"
@@ -49,7 +49,7 @@ def _enlarge(machine: MachineFacts) -> str:
 
 
 def shared_memory_mode(machine: MachineFacts) -> Finding:
-    """Check that ``/dev/shm`` lets us write: segments are files there for a moment."""
+    """Check that this user may write to ``/dev/shm``, where segments are files for a moment."""
     path = machine.path(SHARED)
     if not path.is_dir():
         return Finding(NOTE, MODE, "not there", "see the finding on shared memory")
@@ -64,7 +64,7 @@ def shared_memory_mode(machine: MachineFacts) -> Finding:
 
 
 def left_segments(machine: MachineFacts) -> Finding:
-    """Check for segments of processes that were killed before they had taken the name away."""
+    """Check for segments that have kept their names because their processes were killed."""
     oldest = time.time() - LEFT_SECONDS
     names = machine.path(SHARED).glob("synk-*")
     left = [path for path in names if path.lstat().st_mtime < oldest]
@@ -77,7 +77,7 @@ def left_segments(machine: MachineFacts) -> Finding:
 
 
 def huge_pages(machine: MachineFacts) -> Finding:
-    """Check for huge pages in shared memory, which are zeroed at the first write instead of beforehand."""
+    """Check for huge pages in shared memory, which make first writes slow, since each is zeroed then."""
     mount = machine.mount_of(SHARED)
     options = mount.options if mount else ()
     asked = next((o.removeprefix("huge=") for o in options if o.startswith("huge=")), "never")
@@ -89,7 +89,7 @@ def huge_pages(machine: MachineFacts) -> Finding:
 
 
 def memory_limit(machine: MachineFacts) -> Finding:
-    """Check the container's limit, for which shared memory counts: beyond it the kernel kills a rank."""
+    """Check the container's memory limit, which includes shared memory; beyond it the kernel kills a rank."""
     room = memory_room(machine)
     if room is None:
         return grade("memory limit", "none by a control group")
@@ -120,7 +120,7 @@ def memory(machine: MachineFacts) -> Finding:
 
 
 def overcommit(machine: MachineFacts) -> Finding:
-    """Check for strict accounting, which refuses a fork if all ranks' memory could not be copied."""
+    """Check for strict accounting, where the kernel refuses a fork unless all memory could be copied."""
     policy = machine.number("/proc/sys/vm/overcommit_memory")
     facts = machine.table("/proc/meminfo")
     left = max(0, facts.get("CommitLimit", 0) - facts.get("Committed_AS", 0)) * KIB

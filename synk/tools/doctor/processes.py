@@ -1,4 +1,4 @@
-"""Checks of what a run asks of the kernel: processes, descriptors, news of their death."""
+"""Checks of what a run needs from the kernel: processes, file descriptors, notice of deaths."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from synk.tools.doctor.cgroups import process_room
 from synk.tools.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
 from synk.tools.doctor.machine import MachineFacts, size
 
-DESCRIPTORS_PER_RANK = 8  # channel, pidfd, doorbell, and segments on their way
-DESCRIPTORS_BESIDE = 256  # libraries, files of the script
+DESCRIPTORS_PER_RANK = 8  # channel, pidfd, doorbell, and segments that are being sent
+DESCRIPTORS_BESIDE = 256  # for libraries and files of the script
 PROBE_SECONDS = 3.0
 UNNAMED_SHARED = 0b10  # of the kinds of memory in a core dump, see core(5): segments have no name
 
-# The grandchild holds standard output, so reading it ends when it is killed, or prints.
+# The child's child asks to be killed when its parent ends, and keeps standard output open: so reading that
+# ends when it is killed, or after it has printed.
 PARENT_DEATH_PROBE = """
 import ctypes, os, signal, time
 ready, told = os.pipe()
@@ -35,7 +36,7 @@ os._exit(0)
 
 
 def open_files(machine: MachineFacts) -> Finding:
-    """Check the limit on descriptors, of which each rank costs the master a few."""
+    """Check the limit on file descriptors, of which the master needs a few for each rank."""
     soft, hard = machine.limits(resource.RLIMIT_NOFILE)
     needed = DESCRIPTORS_PER_RANK * len(machine.affinity) + DESCRIPTORS_BESIDE
     enough = max(1024, needed)
@@ -48,7 +49,7 @@ def open_files(machine: MachineFacts) -> Finding:
 
 
 def process_limit(machine: MachineFacts) -> Finding:
-    """Check limits on processes, which count threads too: a refused fork ends the start of a run."""
+    """Check limits on processes and threads: a run cannot start if the kernel refuses a fork."""
     soft, _ = machine.limits(resource.RLIMIT_NPROC)
     needed = 4 * len(machine.affinity) + 64
     enough = max(1024, needed)
@@ -64,7 +65,7 @@ def process_limit(machine: MachineFacts) -> Finding:
 
 
 def size_limits(machine: MachineFacts) -> Finding:
-    """Check limits on files and addresses, which end the growth of segments."""
+    """Check limits on the size of files and of address space, which also limit segments."""
     limits = {"-f": machine.limits(resource.RLIMIT_FSIZE)[0], "-v": machine.limits(resource.RLIMIT_AS)[0]}
     given = {f"ulimit {option}": nbytes for option, nbytes in limits.items() if nbytes is not None}
     lift = " && ".join(f"{command} unlimited" for command in given)
@@ -90,7 +91,7 @@ def core_dumps(machine: MachineFacts) -> Finding:
 
 
 def locked_memory(machine: MachineFacts) -> Finding:
-    """Check the limit on locked memory, which InfiniBand transfers need and nothing else of a run does."""
+    """Check the limit on locked memory, which only transfers over InfiniBand need."""
     soft, _ = machine.limits(resource.RLIMIT_MEMLOCK)
     fabric = machine.path("/sys/class/infiniband")
     cards = sorted(os.listdir(fabric)) if fabric.is_dir() else []
@@ -108,7 +109,7 @@ def _under(value: int | None, needed: int) -> bool:
 
 
 def death_watch(machine: MachineFacts) -> Finding:
-    """Check for pidfds, by which a run learns of deaths, and for eventfds, by which it wakes ranks."""
+    """Check that pidfds work, by which a run notices deaths, and eventfds, by which it wakes ranks."""
     missing = []
     for call, argument in ((os.pidfd_open, os.getpid()), (os.eventfd, 0)):
         try:
@@ -123,7 +124,7 @@ def death_watch(machine: MachineFacts) -> Finding:
 
 
 def parent_death(machine: MachineFacts) -> Finding:
-    """Check that the kernel kills workers whose master is gone."""
+    """Check that the kernel kills workers when their master dies."""
     script = PARENT_DEATH_PROBE.format(seconds=PROBE_SECONDS / 2)
     command = [sys.executable, "-I", "-S", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10 * PROBE_SECONDS)
@@ -137,7 +138,7 @@ def parent_death(machine: MachineFacts) -> Finding:
 
 
 def threads_at_start(machine: MachineFacts) -> Finding:
-    """Check for other threads: a lock that one of them holds during a fork stays locked in the workers."""
+    """Check for threads at start: a lock that one holds during the fork stays locked in the workers."""
     names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     remedy = (
         "something starts them with Python itself: look at sitecustomize, .pth files (python -v), "
@@ -149,7 +150,7 @@ def threads_at_start(machine: MachineFacts) -> Finding:
 
 
 def signals_at_start(machine: MachineFacts) -> Finding:
-    """Check that SIGCHLD is not ignored: the kernel would forget how a worker died."""
+    """Check that SIGCHLD is not ignored, since then the kernel does not keep how a worker died."""
     ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     remedy = "causes of death are lost: start the script by `env --default-signal=CHLD python ...`"
     return grade("SIGCHLD", "ignored" if ignored else "not ignored", (ignored, WARNING, remedy))

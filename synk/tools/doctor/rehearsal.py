@@ -1,7 +1,7 @@
 """A small run from beginning to end: two ranks, one all-reduce, one killed worker.
 
-It runs in a process of its own, which says after each stage that it is done: whatever fails or hangs, the
-last line tells where.
+It runs in a separate process, which prints each stage once it is done, so that after a failure or a hang the
+output shows at which stage it was.
 
     rehearse -> python -m synk.tools.doctor.rehearsal -> stage names -> Finding
 """
@@ -39,7 +39,7 @@ EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Full|Died|Mismatch|Timeout)\b")
 
 
 def rehearse(machine: MachineFacts) -> Finding:
-    """Run the rehearsal, and tell how far it came."""
+    """Run the rehearsal in a process; return a finding that says whether it ended, or how far it came."""
     started = time.monotonic()
     ours = str(Path(__file__).resolve().parents[3])  # first on the path, so that it is the same synk
     path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -55,14 +55,14 @@ def rehearse(machine: MachineFacts) -> Finding:
 
 
 def _reason(errors: str, otherwise: str) -> str:
-    """Return the line that names the exception, or else the last one: hints may follow it."""
+    """Return the line that names the exception; else the last line, or ``otherwise`` if there is none."""
     lines = errors.strip().splitlines()
     named = [line for line in lines if EXCEPTION.match(line)]
     return (named or lines or [otherwise])[-1]
 
 
 def _run(environment: Mapping[str, str]) -> tuple[str, str, int | None]:
-    """Return output, errors and exit status, None where the deadline came first."""
+    """Return standard output, standard error and exit status; None for the status after the deadline."""
     with subprocess.Popen(
         COMMAND,
         env=environment,
@@ -76,7 +76,7 @@ def _run(environment: Mapping[str, str]) -> tuple[str, str, int | None]:
             output, errors = process.communicate(timeout=DEADLINE)
         except BaseException as stopped:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # its workers are in its group; ^C is not theirs
+                os.killpg(process.pid, signal.SIGKILL)  # its group has its workers, too, and gets no ^C
             if not isinstance(stopped, subprocess.TimeoutExpired):
                 raise
             output, errors = process.communicate()
@@ -85,7 +85,7 @@ def _run(environment: Mapping[str, str]) -> tuple[str, str, int | None]:
 
 
 def main() -> None:
-    """Play the rehearsal, saying each stage that is done; raise where something is wrong."""
+    """Run all stages, and print each once it is done; raise an exception if a result is wrong."""
     import numpy as np
     import pytensor
     import pytensor.tensor as pt
@@ -108,7 +108,7 @@ def main() -> None:
     _say("compute")
     os.kill(synk.pids()[1], signal.SIGKILL)
     with contextlib.suppress(synk.WorkerDied):
-        while True:  # the deadline ends it where no news comes
+        while True:  # if the death goes unnoticed, the deadline of the parent process ends this
             function(rows)
     _say("notice a killed worker")
     synk.close()

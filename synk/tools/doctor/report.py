@@ -1,4 +1,4 @@
-"""Findings as text for people, and as JSON for programs.
+"""Print findings as a table for people, or as JSON for programs.
 
 findings -> table or as_json
 """
@@ -19,7 +19,7 @@ NARROWEST = 24  # characters for the text of a finding, however narrow the termi
 
 
 def table(findings: Sequence[Finding], width: int, coloured: bool) -> str:
-    """Return a table with what matters most at its end, where it is seen, and a line of summary.
+    """Return a table of the findings, the most severe last, where they are seen, and a summary line.
 
     Its lines have ``width`` characters.
     """
@@ -73,5 +73,5 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """Return the highest level of all."""
+    """Return the highest level of the findings."""
     return max((finding.level for finding in findings), default=OK)

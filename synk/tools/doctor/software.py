@@ -1,4 +1,4 @@
-"""Checks of what synk stands on: Python, its packages, PyTensor's settings."""
+"""Checks of the software that synk needs: Python, packages, PyTensor's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synk.tools.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
 from synk.tools.doctor.machine import MachineFacts
 from synk.values.namesake import REMEDY, is_ours, namesakes
 
-# Settings of PyTensor that make every function slower to build or to call, with the value that does not.
+# Settings of PyTensor that may make every function slower to build or to call, and their harmless values.
 HARMLESS_SETTINGS = {
     "profile": False,
     "profile_optimizer": False,
@@ -20,7 +20,7 @@ HARMLESS_SETTINGS = {
     "compute_test_value": "off",
 }
 
-# Their kernels know nothing of a fork: a child that computes with them after its parent did waits forever.
+# An OpenMP runtime that does not survive a fork: a child that uses it after its parent has waits forever.
 UNSAFE_RUNTIME = "libgomp"
 
 
@@ -36,7 +36,7 @@ def python(machine: MachineFacts) -> Finding:
 
 
 def package(name: str, lowest: tuple[int, ...] = (), below: tuple[int, ...] = ()) -> Finding:
-    """Check a package that synk cannot do without, supported where ``lowest <= version < below``."""
+    """Check a package that synk needs in a version with ``lowest <= version < below``."""
     wanted = name
     if below:
         wanted = f"'{name}>={'.'.join(map(str, lowest))},<{'.'.join(map(str, below))}'"
@@ -46,7 +46,7 @@ def package(name: str, lowest: tuple[int, ...] = (), below: tuple[int, ...] = ()
     except metadata.PackageNotFoundError:
         return Finding(PROBLEM, name, "not installed", install)
     reinstall = install.replace("install ", "install --force-reinstall ")
-    if version is None:  # as of a folder of metadata that an installer has left half empty
+    if version is None:  # an installer has left an incomplete folder of metadata
         return Finding(PROBLEM, name, "installed without metadata that tell its version", reinstall)
     try:
         import_module(name)
@@ -71,7 +71,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def package_synk(machine: MachineFacts) -> Finding:
-    """Check for another project called synk, whose only file is in the place of one of ours."""
+    """Check that another project called synk has not overwritten a file of this package."""
     own = Path(__file__).parents[2] / "__init__.py"
     others = namesakes()
     return grade(
@@ -93,12 +93,12 @@ def pytensor(machine: MachineFacts) -> Finding:
 
 
 def posix_ipc(machine: MachineFacts) -> Finding:
-    """Check posix_ipc, which names shared memory."""
+    """Check posix_ipc, which creates shared memory."""
     return package("posix_ipc")
 
 
 def cloudpickle(machine: MachineFacts) -> Finding:
-    """Check cloudpickle, by which ranks get what the script defines."""
+    """Check cloudpickle, by which functions and classes of the script are sent to ranks."""
     return package("cloudpickle")
 
 
@@ -126,7 +126,7 @@ def pytensor_settings(machine: MachineFacts) -> Finding:
 
 
 def matrix_products(machine: MachineFacts) -> Finding:
-    """Check the BLAS libraries that NumPy and SciPy brought along."""
+    """Check the BLAS libraries that NumPy and SciPy have loaded."""
     blas = {f"{library['internal_api']} {library['version']}" for library in libraries("blas")}
     slow = "matrix products may be slow, and ranks cannot divide the cores"
     found = ", ".join(sorted(blas)) or "no library that threadpoolctl knows"
@@ -152,8 +152,8 @@ def openmp(machine: MachineFacts) -> Finding:
 
 
 def libraries(kind: str) -> list[dict[str, Any]]:
-    """Return threadpoolctl's entries of the libraries of a kind, ``"blas"`` or ``"openmp"``."""
-    for name in ("numpy", "scipy.linalg"):  # which load them
+    """Return threadpoolctl's records of the loaded libraries of a kind, ``"blas"`` or ``"openmp"``."""
+    for name in ("numpy", "scipy.linalg"):  # importing these loads the libraries
         import_module(name)
     return [found for found in import_module("threadpoolctl").threadpool_info() if found["user_api"] == kind]
 
