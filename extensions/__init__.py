@@ -3,8 +3,8 @@
     layers -> loss, params
     batches -> train.make_train_function(loss, params, inputs, updates.adam) -> checkpoint.save
 
-Nothing here is needed by synk itself, and nothing here uses more of it than any script can. ``layers`` is
-imported by who wants it, ``from synk.extensions import layers``: it loads `synk.ops`, which takes a moment.
+synk itself needs none of them, and they use only what any script can use. ``layers`` must be imported by
+itself, ``from synk.extensions import layers``, because it loads `synk.ops`, which takes a moment.
 """
 
 import synk

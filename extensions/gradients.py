@@ -101,7 +101,7 @@ def flat_sum(values: Sequence[Any], variables: Sequence[Any], name: str) -> tupl
 
 
 def reduced(flat: Any) -> Variable:
-    """Return the vector as it is once it is all-reduced: who reads this is refused before.
+    """Return a variable for the vector after its all-reduce; a graph that reads it earlier is refused.
 
     It is the same variable each time, in whose place another vector can be put.
     """

@@ -23,7 +23,7 @@ from synk.extensions.updates.parts import Updates, check_common
 
 
 class TrainParts(NamedTuple):
-    """The parts of a step: ``synk.sequence(gradient, all_reduce, update)`` is the step without looks."""
+    """The parts of a step: ``synk.sequence(gradient, all_reduce, update)`` is the step without checks."""
 
     gradient: Any  # function of the inputs, which adds up the gradient, and returns the loss and outputs
     all_reduce: Callable[[], None]  # of what gradient has added up; it stands in a sequence, too
@@ -154,7 +154,7 @@ def _entries(updates: Any) -> list[Any]:
 
 
 def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:
-    """Tell the updates that get the value of the whole batch from those that each rank does by itself.
+    """Split updates into those that get the value of the whole batch and those that each rank applies alone.
 
     The first are those of floating-point variables without an operation other than "avg" or None; the
     others are returned as they were given.

@@ -1,4 +1,4 @@
-"""Checkpoints: shared variables in a file, and back on every rank.
+"""Checkpoints: save shared variables to a file, and load them on every rank.
 
 store         save and load, as scripts call them
 contents      what is saved of variables: names, and copies of one moment

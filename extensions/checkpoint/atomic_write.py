@@ -1,4 +1,4 @@
-"""Replace a file as a whole: at every moment there is the old one or the new one, never a part.
+"""Replace a file as a whole, so that at every moment there is the old file or the new one, never a part.
 
     sweep -> new file, locked -> body writes -> disk -> rename
 
@@ -50,7 +50,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _mode_of(target: str) -> int | None:
-    """Return the permissions of the file there is; None where there is none."""
+    """Return the permissions of the file that exists; None if there is none."""
     try:
         mode = os.lstat(target).st_mode
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def _mode_of(target: str) -> int | None:
 
 @contextlib.contextmanager
 def _new_file(folder: str, permissions: int) -> Iterator[tuple[str, BinaryIO]]:
-    """Make a temporary file that no other writer takes for a dead one; it is removed if the body raises."""
+    """Yield a new, locked temporary file, which no other writer removes; remove it if the body raises."""
     while True:
         temporary = os.path.join(folder, f".{secrets.token_hex(8)}.partial")
         try:  # before there is a file, as an interrupt may come at any moment
@@ -83,7 +83,7 @@ def _opener(permissions: int) -> Callable[[str, int], int]:
 
 
 def _lock_new(descriptor: int) -> bool:
-    """Lock a file; return False if another writer came first, who removes it."""
+    """Lock a new file; return False if another writer has locked it first, and removes it as abandoned."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,15 +1,15 @@
-"""Collect what is saved: shared variables by name, copies of their values, and plain values.
+"""Collect the contents of a checkpoint: shared variables by name, copies of their values, plain values.
 
     dict, training function, what a rule returned, variable, or a list of those
         -> named -> dict of str to shared variable -> copies -> dict of str to array or generator
                                                    -> copies_of_ranks -> the same, of what is per rank
     dict of values -> plain -> dict of what JSON keeps
 
-Rank 0 speaks for all where they have equal values. Of what is per rank, and of random states, each rank's own
-is taken.
+Where all ranks have equal values, rank 0's is copied. Of variables that are per rank, and of random states,
+each rank's own value is copied.
 
-What could get lost is refused: two variables of one name, one without a name, a tuple that would come back as
-a list.
+Contents that could not be restored are refused: two variables of one name, a variable without a name, a
+tuple, which would come back as a list.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from synk.extensions.checkpoint.file_format import OfRanks, Rows
 
 
 def named(variables: Any) -> dict[str, Any]:
-    """Return shared variables by name, of all that `synk.extensions.checkpoint.save` takes.
+    """Return shared variables by name, from any argument that `synk.extensions.checkpoint.save` takes.
 
-    Where no name is given, it is the variable's own. A variable that comes again keeps its first name.
+    A variable that is given without a name has its own. A variable that is given twice keeps its first name.
     Raises TypeError if a name is not a string, something is neither a shared tensor nor a shared generator,
     or a function does not train; ValueError if a variable has no name, or two have the same.
     """
@@ -66,7 +66,7 @@ def _copy(variable: Any, room: Any) -> Any:
 
 
 def causes(variables: Any) -> dict[str, Any]:
-    """Return the cause that has made variables per rank, by name, of those that are, as `synk.per_rank` does.
+    """Return why variables are per rank, as `synk.per_rank` does, by name; others are left out.
 
     Raises ValueError, naming variables, if all values but rank 0's ended with a run that is closed.
     """
@@ -81,12 +81,12 @@ def causes(variables: Any) -> dict[str, Any]:
 
 
 def told(found: Mapping[str, Any]) -> str:
-    """Return the words of an error for what `causes` has found."""
+    """Return the result of `causes` as text for an error."""
     return ", ".join(f"'{name}' is per rank since {since.what}" for name, since in found.items())
 
 
 def copies_of_ranks(variables: Any, copied: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the values on all ranks where they are per rank; `copied` has those of rank 0.
+    """Return copies of all ranks' values of variables that are per rank; `copied` has those of rank 0.
 
     To be called in a `synk.turn`; raises what `causes` and `synk.get_value` do.
     """
@@ -144,12 +144,12 @@ def _check(name: Any, variable: Any) -> None:
 
 
 def value_of(variable: Any) -> Any:
-    """Return the value itself, which a call may be changing, unless this is in a `synk.turn`."""
+    """Return the value without a copy; outside of a `synk.turn`, a call may be changing it."""
     return variable.get_value(borrow=True)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON keeps them: equal, and of the same types but for NumPy's numbers.
+    """Return values in the form in which JSON restores them: NumPy's numbers become Python's.
 
     TypeError if a name is no string, or a value no number, string or None, nor a list or dict of those.
     """

@@ -27,7 +27,7 @@ from synk.extensions.checkpoint.generators import generator_of
 
 
 def check_fit(name: str, entry: Entry, kind: Any, value: Any, n_ranks: int) -> None:
-    """Raise ValueError if a variable of this type and value cannot have what was saved, on so many ranks."""
+    """Raise ValueError if a saved entry does not fit a variable of this type and value, on so many ranks."""
     if isinstance(entry, RowsEntry):
         _check(name, entry.array, kind, value, of_any_length=True)
         if n_ranks > 1 and kind.shape[0] is not None:
@@ -46,7 +46,7 @@ def check_fit(name: str, entry: Entry, kind: Any, value: Any, n_ranks: int) -> N
 
 def _check_number(name: str, entry: OfRanksEntry, n_ranks: int) -> None:
     n_saved = len(entry.entries)
-    # The only rank's value is that of all.
+    # A value that was saved on a single rank fits any number of ranks.
     if isinstance(entry.entries[0], ArrayEntry) and n_saved not in (1, n_ranks):
         raise ValueError(
             f"variable '{name}' is per rank: {n_saved} had values of their own, for which {n_ranks} have no "
@@ -83,7 +83,7 @@ def _kind_of_value(value: Any) -> str:
 
 
 def loaded_value(file: BinaryIO, entry: Entry, like: Any) -> Any:
-    """Read the value of an entry; a generator of the kind of ``like``."""
+    """Return the value of an entry; a random generator must be of the same kind as ``like``."""
     if isinstance(entry, ArrayEntry):
         return file_format.read_array(file, entry)
     if isinstance(entry, RowsEntry):

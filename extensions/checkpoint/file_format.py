@@ -38,7 +38,7 @@ SHOWN = 100  # characters of what a file says, in errors
 
 
 class CheckpointCorrupt(synk.SynkError, ValueError):
-    """A file is no checkpoint, or not whole."""
+    """A file is no checkpoint, or it is damaged."""
 
 
 class CheckpointVersion(synk.SynkError, ValueError):
@@ -46,7 +46,7 @@ class CheckpointVersion(synk.SynkError, ValueError):
 
 
 class Rows(NamedTuple):
-    """The rows of one array by rank, to be written as that array."""
+    """The parts of an array whose rows are split over ranks; they are written as one array."""
 
     parts: tuple[np.ndarray, ...]
 
@@ -98,7 +98,7 @@ Entry = ArrayEntry | GeneratorEntry | ValueEntry | RowsEntry | OfRanksEntry
 
 
 def shortened(text: Any, length: int = SHOWN) -> str:
-    """Return text that a file made up as short as errors should be."""
+    """Return text from a file, cut to a length that fits into an error's message."""
     said = str(text)
     return said if len(said) <= length else f"{said[:length]}... ({len(said)} characters)"
 
@@ -106,7 +106,7 @@ def shortened(text: Any, length: int = SHOWN) -> str:
 def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
     """Write arrays, random generators, those of ranks, and plain values under their names.
 
-    Nobody changes them meanwhile.
+    The caller makes sure that nobody changes them meanwhile.
 
     ValueError if there are too many, or the header, with all names and states, is larger than its limit.
     """
@@ -126,7 +126,7 @@ def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
 
 
 def arrays_of(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays of something that is written, in order."""
+    """Yield the arrays in a value that is to be written, in order."""
     for one in value if isinstance(value, Rows | OfRanks) else ():
         for part in one:
             yield from arrays_of(part)
@@ -156,10 +156,10 @@ def _bytes(array: np.ndarray) -> Any:
 def read_entries(file: BinaryIO, most: float = math.inf, asked: Collection[str] = ()) -> dict[str, Entry]:
     """Check that a seekable file is a whole checkpoint and return its entries by name.
 
-    Names that are ``asked`` for are not taken for those of ranks in version 1. The digest of a file with
-    more than ``most`` bytes of arrays is not looked at, which may take for ever: most often it does not fit,
-    whether it is damaged or not; if it does, `check_digest` comes next. Raises CheckpointCorrupt if a byte is
-    wrong, missing or too many, and CheckpointVersion if the version is not ours.
+    In version 1, a name in ``asked`` is a variable's, even if it looks like that of a rank's value. If the
+    arrays have more than ``most`` bytes, the digest is not checked, since that might take very long for a
+    file that does not fit the variables anyway; if it fits, the caller runs `check_digest`. Raise
+    CheckpointCorrupt if a byte is wrong, missing or too many, and CheckpointVersion for an unknown version.
     """
     size = file.seek(0, os.SEEK_END)
     version, header_length = _read_prefix(file, size)
@@ -204,7 +204,7 @@ def _read_prefix(file: BinaryIO, size: int) -> tuple[int, int]:
 def check_digest(file: BinaryIO, longer_than: float = -math.inf) -> None:
     """Raise CheckpointCorrupt if a file differs from what was saved.
 
-    One of no more arrays than `read_entries` was told is not looked at again.
+    A file of at most ``longer_than`` bytes of arrays is not read again: `read_entries` has checked it.
     """
     end = file.seek(0, os.SEEK_END) - DIGEST_BYTES
     if end <= longer_than + HEADER_LIMIT:

@@ -1,4 +1,4 @@
-"""Make random generators of the states that a checkpoint holds, which may be anybody's.
+"""Make random generators from states in a checkpoint, a file that need not be trusted.
 
 state, as JSON has it -> generator_of -> generator
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-# Where a generator's state has its position, and the last one: there, the next draw fills the buffer anew.
+# By kind of generator: where its state has the position in its buffer, and the largest valid position.
 POSITIONS: dict[str, tuple[tuple[str, ...], int]] = {
     "MT19937": (("state", "pos"), 624),
     "Philox": (("buffer_pos",), 4),
@@ -20,10 +20,10 @@ POSITIONS: dict[str, tuple[tuple[str, ...], int]] = {
 def generator_of(state: Mapping[str, Any], like: Any) -> np.random.Generator:
     """Return a generator in the state that a bit generator gave, with lists in place of arrays.
 
-    Bit generators take what they are given: with a position outside of their buffer they read foreign memory
-    at the next draw, and from a state that never changes they draw without end. So a state is looked at
-    before and after it is handed over. Raises ValueError, TypeError, KeyError, IndexError or OverflowError
-    if no bit generator of the kind of ``like`` has such a state.
+    Bit generators accept any state: with a position outside of their buffer they read foreign memory at the
+    next draw, and with a state that never changes some draws never end. So a state is checked before and
+    after it is set. Raise ValueError, TypeError, KeyError, IndexError or OverflowError if no bit generator of
+    the kind of ``like`` can have the state.
     """
     for kind, (path, last) in POSITIONS.items():
         if isinstance(like, getattr(np.random, kind)):

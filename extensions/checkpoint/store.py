@@ -194,7 +194,7 @@ def _values(entries: Mapping[str, Entry]) -> dict[str, Any]:
 
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file; a pipe would keep who reads it waiting."""
+    """Open a regular file for reading; anything else, such as a pipe, is refused, as it might block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return open(descriptor, "rb")
@@ -219,7 +219,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def assign(pairs: list[tuple[Any, Any]]) -> None:
-    """Give variables values on every rank, or those of ranks; to be called in a `synk.turn`."""
+    """Set variables to their loaded values on every rank; to be called in a `synk.turn`."""
     whole = [(variable, _of_one(value)) for variable, value in pairs]
     if not synk.is_open():
         for variable, value in whole:
@@ -235,14 +235,14 @@ def assign(pairs: list[tuple[Any, Any]]) -> None:
 
 
 def _of_one(value: Any) -> Any:
-    """Return the value that one process gets, and rank 0 at first."""
+    """Return the value for a single process, which rank 0 gets first as well."""
     if isinstance(value, Rows):
         return np.concatenate(value.parts)
     return value.values[0] if isinstance(value, OfRanks) else value
 
 
 def _deal(variable: Any, parts: Sequence[np.ndarray]) -> None:
-    """Give ranks the parts that they had; parts as equal as can be, if there are more ranks, or fewer."""
+    """Give each rank the part of the rows that it had; with another number of ranks, split them evenly."""
     synk.scatter(variable, np.concatenate(parts))
     if len(parts) == synk.n_ranks() and synk.get_lengths(variable) != list(map(len, parts)):
         for rank, part in enumerate(parts):
@@ -250,10 +250,10 @@ def _deal(variable: Any, parts: Sequence[np.ndarray]) -> None:
 
 
 def _give_all(pairs: list[tuple[Any, Any]]) -> None:
-    """Give all ranks the same values, of random states streams that are made from them."""
+    """Set variables to the same value on all ranks; each rank's random states are derived from it."""
     tensors = [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
     generators = [pair for pair in pairs if not isinstance(pair[1], np.ndarray)]
-    # First, and where there are none, too: if the run is broken, nothing has changed.
+    # This comes first, even without tensors: if the run is broken, it raises before anything has changed.
     synk.broadcast([variable for variable, _ in tensors], [value for _, value in tensors])
     with warnings.catch_warnings():
         # It says that the other ranks keep their values; the broadcast below sees to that.

@@ -1,9 +1,9 @@
-"""Train for epochs: the loop, what is done beside its steps, and how it goes.
+"""Train for some epochs: a loop over steps, with validation, callbacks and checkpoints.
 
     fit(step, data, epochs=..., batch_size=..., callbacks=[...]) -> History
 
-``loop`` has the loop, ``feeds`` the batches, ``metrics`` averages and validation, ``checkpoints`` what is
-saved, ``callback`` the class that callbacks override.
+``loop`` has the loop, ``feeds`` makes the batches, ``metrics`` averages and validates, ``checkpoints`` saves
+and resumes, ``callback`` has the base class of callbacks.
 """
 
 from synk.extensions.fit.callback import Callback

@@ -1,7 +1,7 @@
-"""Callbacks: what is done beside the steps of a training.
+"""The base class of callbacks, and the order in which a training calls them.
 
 fit -> Hooks.of(training): on_train_begin -> (on_epoch_begin -> (on_step_end ...) -> on_epoch_end) ...
-    -> on_train_end, whatever happens
+    -> on_train_end, also after an error
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from synk.extensions.fit.training import Training
 
 
 class Callback:
-    """Something that is done beside the steps of a training: override the methods that are needed.
+    """A hook into a training: subclasses override the methods that they need.
 
     Each gets the `Training`, whose attributes say how far it is; ``training.stop("why")`` ends it after the
     present step. An `on_step_end` that is not overridden is not even called, since calls after each step cost
@@ -32,33 +32,33 @@ class Callback:
     adds: Sequence[str] = ()
 
     def key(self) -> str:
-        """Return the name of its state in checkpoints: its class, and what else a state depends on."""
+        """Return the name of the callback's state in checkpoints: its class, and options if needed."""
         return type(self).__name__
 
     def reset(self) -> None:
-        """Discard the state of an earlier training: another one begins, or `load_state` is called next."""
+        """Discard the state of an earlier training: a new one begins, or `load_state` is called next."""
 
     def on_train_begin(self, training: Training) -> None:
-        """Do what is due before the first epoch; in a resumed training, `load_state` comes before."""
+        """Called before the first epoch; in a resumed training, `load_state` is called before this."""
 
     def on_epoch_begin(self, training: Training) -> None:
-        """Do what is due before the first step of an epoch, or before the first step after a resume."""
+        """Called before the first step of an epoch, or before the first step after a resume."""
 
     def on_step_end(self, training: Training) -> None:
-        """Do what is due after a step, whose outputs are ``training.outputs``."""
+        """Called after each step; its outputs are ``training.outputs``."""
 
     def on_epoch_end(self, training: Training) -> None:
-        """Do what is due after an epoch, whose metrics are ``training.metrics``, validation included."""
+        """Called after each epoch; its metrics, validation included, are ``training.metrics``."""
 
     def on_train_end(self, training: Training) -> None:
-        """Do what is due at the end, even if other callbacks raise; ``training.error`` caused it, if any."""
+        """Called at the end, also after errors of other callbacks; ``training.error`` is the error."""
 
     def state(self) -> dict[str, Any]:
-        """Return its state for checkpoints, in plain values: numbers, strings, None, lists and dicts."""
+        """Return the state for checkpoints, in plain values: numbers, strings, None, lists and dicts."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` has returned."""
+        """Restore a state that `state` has returned."""
 
 
 class Hooks:
@@ -82,7 +82,7 @@ class Hooks:
         ]
 
     def named(self) -> dict[str, Callback]:
-        """Return callbacks by their keys, numbered if equal, as checkpoints know them."""
+        """Return callbacks by the names that checkpoints use: their keys, numbered where they are equal."""
         found: dict[str, Callback] = {}
         for callback in self.callbacks:
             name, number = callback.key(), 1
@@ -108,7 +108,7 @@ class Hooks:
 
     @contextmanager
     def of(self, training: Training) -> Iterator[None]:
-        """Call every `on_train_begin`, and after the body `on_train_end` of those that have begun."""
+        """Call every `on_train_begin`; after the body, `on_train_end` of the callbacks that have begun."""
         training.error = None
         begun: list[Callback] = []
         with ExitStack() as ends:  # so that each ends, whatever others raise

@@ -1,4 +1,4 @@
-"""Save a whole training while it goes on, and go on from what was saved.
+"""Save a whole training while it goes on, and resume it from a checkpoint.
 
     Checkpoints.save: Training.state, callbacks' states -> plain values   \\
                       step.state of all ranks -> copies of one moment     -> store.write, in a thread
@@ -121,7 +121,7 @@ class Checkpoints(Callback):
             self.wait()
 
     def save(self, training: Training) -> None:
-        """Copy everything now, and write it in a thread; then raise what the write before has raised."""
+        """Copy everything now, and write it in a thread; raise the error of the previous write, if any."""
         failed = self._writer.join()
         with synk.turn("Checkpoints.save"):
             self._room = copied = copies(training.step, self._room)
@@ -134,7 +134,7 @@ class Checkpoints(Callback):
             raise failed
 
     def wait(self) -> None:
-        """Wait until what was saved is written; raise what its write has raised."""
+        """Wait until the last save is written; raise its error, if any."""
         self._writer.wait()
 
     def _score(self, training: Training) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ def _remove(path: Path) -> None:
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether all floats in an array, or in those of ranks, are finite; true of anything else."""
+    """Return whether all floats in a value are finite, an array or ranks' arrays; others are."""
     # In parts, which need little memory.
     return all(
         np.isfinite(part).all()
@@ -185,7 +185,7 @@ def _position(training: Training) -> tuple[int, int]:
 
 
 def state_of(training: Training) -> dict[str, Any]:
-    """Return the state of a training, and what it was computed by, as plain values."""
+    """Return the state of a training as plain values, with the graph, ranks and versions that computed it."""
     return {
         **training.state(),
         "fingerprint": training.fingerprint,
@@ -195,7 +195,7 @@ def state_of(training: Training) -> dict[str, Any]:
 
 
 def resume_from(source: str | os.PathLike[str], training: Training) -> Path | None:
-    """Go on from a checkpoint, or from the newest in a folder that is whole; return its path.
+    """Resume a training from a checkpoint, or from the newest undamaged one in a folder; return its path.
 
     None, and nothing is changed, if there is no such folder or it has no checkpoint. Raises ValueError if the
     file holds no training or another order of rows; else what `checkpoint.load` raises: of the newest one if

@@ -41,10 +41,10 @@ class RowOrder:
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches of one epoch after the other."""
+    """The source of a training's batches, epoch by epoch."""
 
     made: Callable[[int, int], Batches]
-    rows: RowOrder | None = None  # that they are made of; None where something else yields them
+    rows: RowOrder | None = None  # the order of the rows; None if the data yield whole batches
 
     def batches(self, epoch: int, start: int = 0) -> Batches:
         """Yield the batches of an epoch, but for the first `start`."""

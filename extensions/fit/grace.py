@@ -1,7 +1,7 @@
-"""Measure how long a process takes to end after a signal, and end it when its grace is over.
+"""Give a process some seconds to end after a signal, its grace, and then end it.
 
-Handlers in Python wait for native code, and for what synk does as a whole; a thread is told of a signal when
-it comes, by `signal.set_wakeup_fd`.
+Python runs a handler only when native code returns, and synk delays handlers while it must not be
+interrupted. A thread hears of a signal at once, through `signal.set_wakeup_fd`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAVE_SECONDS = 5.0  # of the grace, for leaving a step that does not end
 
 
 class Grace:
-    """The seconds between the first of some signals and the end of the process.
+    """A limit on the seconds from the first of some signals to the end of the process.
 
     Shortly before they are over, the signal is sent again, to a handler that is to raise where this
     `is_late`; when they are, the process exits with status 0, whatever it does. Made and ended by the main
@@ -42,11 +42,11 @@ class Grace:
 
     @property
     def is_late(self) -> bool:
-        """True if the main thread is to leave whatever it does."""
+        """Whether the grace is nearly over, so that the main thread must stop at once."""
         return self._is_over and not self._ended.is_set()
 
     def end(self) -> None:
-        """Measure no longer."""
+        """Stop measuring, and restore the state from before."""
         self._ended.set()
         Grace.present = self._outer
         signal.set_wakeup_fd(self._before)
@@ -82,7 +82,7 @@ class Grace:
 
 
 def _forget() -> None:
-    """Tell nobody of the signals of a child: its parent would take them for its own."""
+    """In a forked child, stop reporting signals, since the parent would take them for its own."""
     if Grace.present is not None:
         signal.set_wakeup_fd(-1)
 

@@ -16,7 +16,7 @@ from synk.extensions.fit.feeds import checked_count, common_rows, inputs_of
 def positions(
     function: synk.Function, names: Sequence[str] | None = None, prefix: str = ""
 ) -> dict[str, int]:
-    """Return where a function returns the numbers that it returns, by name.
+    """Return the positions of the numbers among a function's outputs, by name.
 
     They are called as ``names`` says, of which there may be more. By default the first is ``"loss"``, as
     PyTensor calls every mean a "mean", and others have the names of their variables, or ``"output_1"`` and so
@@ -58,7 +58,7 @@ class Averages:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all outputs added so far."""
         self.rows = 0
         self.sums = [0.0] * len(self.names)
 
@@ -125,7 +125,7 @@ class Validation:
 
 
 def validation_of(pair: Any, num_slices: int = 1, names: Sequence[str] | None = None) -> Validation | None:
-    """Return the validation by a pair of function and data, or with names of its own as the third.
+    """Return the validation for a tuple of function, data and, optionally, names of its outputs.
 
     None for None; TypeError if it is neither.
     """

@@ -44,13 +44,13 @@ class Patience:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all epochs noted so far."""
         self.best: float | None = None
         self.waited = 0  # epochs
 
     @property
     def is_over(self) -> bool:
-        """True if as many epochs as it has were no better."""
+        """Whether the last ``patience`` epochs were all no better than the best before them."""
         return self.waited >= self._patience
 
     def note(self, value: float) -> bool:

@@ -1,4 +1,4 @@
-"""Go on in the same process with a training that has lost a worker, from the last commit.
+"""Continue a training in the same process after it has lost a worker, from the last commit.
 
     Commits.on_step_end -> synk.commit(Training.state), now and then
     recovering: a lost worker -> Commits.go_on: synk.restart() -> Training.load_state -> the body again
@@ -24,7 +24,7 @@ SHARE = 0.01  # of the time, that commits take
 
 
 class Commits(Callback):
-    """Commits a training, and goes on from there, so many times.
+    """Commits the state of a training now and then, and restores it after a loss, at most ``tries`` times.
 
     Commits take a hundredth of the time: after one that took a second, the next comes after a hundred.
     """
@@ -87,7 +87,7 @@ class Commits(Callback):
 
 
 def recovering(body: Callable[[], None], training: Training, commits: Commits) -> None:
-    """Call a body, and again after each recovery; raise what it raises when there are no more tries.
+    """Call ``body``; when a run breaks, recover it and call ``body`` again, while there are tries left.
 
     A run is recovered where it is broken: a worker has died, machines have lost each other, or a command
     missed its deadline. Errors of the script, on any rank, are raised.

@@ -21,7 +21,7 @@ STOPPING = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal
 
 
 class Interruptible(Protocol):
-    """Something that goes on until it is asked to end, such as a `Training`."""
+    """An object with a method that asks it to end, such as a `Training`."""
 
     def interrupt(self, why: str) -> None:
         """End it after its present step."""
@@ -93,7 +93,7 @@ class StoppedBySignals:
 
 
 def _is_of_script(handler: Any) -> bool:
-    """Tell whether a handler is neither Python's nor synk's own, which would raise."""
+    """Return whether the script has set a handler; Python's default and synk's own ones would raise."""
     ours = type(handler).__module__.partition(".")[0] == "synk"
     return callable(handler) and handler is not signal.default_int_handler and not ours
 

@@ -1,4 +1,4 @@
-"""The state of a training: callbacks look at it, and a checkpoint goes on from it."""
+"""The state of a training, which callbacks read and checkpoints save."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE_VERSION = 1
 
 
 class Stateful(Protocol):
-    """A callback as the state of a training has it: what it adds to an epoch, and what it goes on from."""
+    """The part of a callback that a training's state needs: names of its metrics, and its own state."""
 
     adds: Sequence[str]
 
@@ -79,7 +79,7 @@ class Training:
 
     @cached_property
     def fingerprint(self) -> str:
-        """That of the step; of a large graph it takes a moment."""
+        """The fingerprint of the step's graph; to compute it takes a moment for a large graph."""
         return self.step.fingerprint()
 
     @property
@@ -152,7 +152,7 @@ class Training:
     # --- what a checkpoint has of it ---------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return plain values, with which another process goes on."""
+        """Return the state as plain values, from which another process can continue."""
         return {
             "version": STATE_VERSION,
             "epoch": len(self.history),
@@ -166,7 +166,7 @@ class Training:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` has returned.
+        """Continue from a state that `state` has returned.
 
         Raises ValueError if rows would come in another order in the middle of an epoch, or other metrics
         were averaged there; nothing has changed then.
@@ -193,7 +193,7 @@ class Training:
             self.averages.rows, self.averages.sums = state["rows"], list(state["sums"].values())
 
     def load_callbacks(self, state: Mapping[str, Any]) -> None:
-        """Let callbacks go on from what `state` has returned; those that were not there begin."""
+        """Restore the callbacks' states from one that `state` has returned; new callbacks keep theirs."""
         for name, callback in self.callbacks.items():
             if name in state["callbacks"]:
                 callback.load_state(state["callbacks"][name])

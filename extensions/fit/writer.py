@@ -1,4 +1,4 @@
-"""Do one piece of work after the other in a thread, while the script goes on."""
+"""Run tasks in a thread, one at a time, while the script goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Writer:
-    """A thread for one piece of work at a time; the next one waits."""
+    """A thread that runs one task at a time; to start the next waits for the one before."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -15,7 +15,7 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin a piece of work, once the one before is done."""
+        """Start a task, once the previous one has ended."""
         self.join()
 
         def run() -> None:
@@ -37,7 +37,7 @@ class Writer:
             self._thread = thread
 
     def join(self) -> BaseException | None:
-        """Wait until nothing is being done; return what work has raised since it was asked last."""
+        """Wait until no task runs; return the error of the last task, once, or None."""
         if self._thread is not None:
             self._done.wait()  # a join that an interrupt ends takes a thread for ended
             self._thread.join()
@@ -46,7 +46,7 @@ class Writer:
         return error
 
     def wait(self) -> None:
-        """Wait until nothing is being done; raise what work has raised."""
+        """Wait until no task runs; raise the error of the last task, if any."""
         error = self.join()
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Layers of networks, as graphs: a small set, to be read, and to write one's own beside.
+"""A small set of layers of networks, as graphs, and an example for layers of one's own.
 
     rng -> layers, which own shared variables -> model(x), model.training(x) -> loss -> make_train_function
 

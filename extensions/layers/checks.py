@@ -19,7 +19,7 @@ IMAGES = "images, channels, height, width"
 def checked(
     layer: Layer, x: Any, axes: Sequence[str], *, length: int | None = None, dtype: str | None = None
 ) -> Any:
-    """Return an input as a tensor, if it is one that a layer takes; errors name the layer.
+    """Return an input as a tensor; raise an error that names the layer if the layer cannot take it.
 
     ``axes`` are the shapes that the input may have, such as ``"rows, units"``, with a comma between two
     axes. Raises ValueError for another ``length`` of axis 1, where that is known before anything is

@@ -28,9 +28,9 @@ def in_python(log_density: Callable[[np.ndarray], tuple[float, np.ndarray]], sta
 
 
 def in_c(log_density: Any, start: np.ndarray) -> CompiledPyMCModel:
-    """Return the same of a function in C, which has an ``address`` and ``data``: no Python runs then.
+    """Return nutpie's model of a log-density in C, with ``address`` and ``data``, for which no Python runs.
 
-    Such is nutpie's model of what Numba compiles.
+    nutpie has such models for functions that Numba compiles.
     """
     return CompiledPyMCModel(
         compiled_logp_func=log_density,
@@ -51,13 +51,13 @@ def in_c(log_density: Any, start: np.ndarray) -> CompiledPyMCModel:
 
 
 class Address(NamedTuple):
-    """A function in C."""
+    """The address of a function in C."""
 
     address: int | None
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_uint64] * 2, *[ctypes.c_void_p] * 3)
 def copied(size: int, length: int, point: int, draw: int, data: int) -> int:
-    """Make a draw of a point."""
+    """Copy a point into a draw: nutpie calls this to expand a point, and here both are the same."""
     ctypes.memmove(draw, point, size * np.dtype("float64").itemsize)
     return 0

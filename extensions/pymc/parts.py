@@ -38,7 +38,7 @@ Evaluate = Callable[..., Mapping[str, Any]]
 
 @dataclass
 class Task:
-    """Something to be evaluated at the draws of a trace.
+    """A computation at each draw of a trace, such as log-likelihoods, and everything that it needs.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Task:
 
 
 class Part(NamedTuple):
-    """Draws one behind the other, with a stream of random numbers."""
+    """Consecutive draws of a trace, ``start:stop``, and the seed of their random numbers."""
 
     number: int
     start: int
@@ -83,7 +83,7 @@ class Part(NamedTuple):
 
 
 class RankDraws:
-    """The parts of one rank."""
+    """The parts of the draws that one rank evaluates, one at each call."""
 
     def __init__(
         self, rank: int, task: bytes, values: Mapping[str, np.ndarray], parts: Sequence[Sequence[Part]]

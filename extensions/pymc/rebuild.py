@@ -1,4 +1,4 @@
-"""Build a graph again with other leaves and other nodes, whose types may tell less than those before.
+"""Build a graph again with other leaves and other nodes, whose types may know fewer lengths.
 
 PyTensor's own replacements assert the lengths that the old types told, which are those of one process.
 """

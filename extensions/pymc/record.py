@@ -46,7 +46,7 @@ class Record:
         return {chain: sum(map(len, parts)) for chain, parts in enumerate(self._points) if parts}
 
     def add(self, reports: Iterable[Report]) -> None:
-        """Take in what chains report."""
+        """Add the draws and the progress that chains report."""
         for report in reports:
             self.progress[report.chain] = report.progress
             self._done[report.chain] |= report.done
@@ -90,5 +90,5 @@ class Record:
 
 
 def longest(lengths: list[int]) -> int:
-    """Return the number of draws of which chains that have so many keep most draws together."""
+    """Return the length to cut chains to, dropping shorter ones, that keeps the most draws in total."""
     return max(lengths, key=lambda length: length * sum(one >= length for one in lengths), default=0)

@@ -55,7 +55,7 @@ class Expansion:
         _ = self._example
 
     def without_deterministics(self) -> Expansion:
-        """Return that of the free variables among them; of all, if there are none."""
+        """Return an expansion to the chosen free variables, or to all of them if none was chosen."""
         free = [rv.name for rv in self._prepared.model.free_RVs]
         return Expansion(self._prepared, [name for name in free if name in self.names] or free)
 

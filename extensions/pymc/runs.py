@@ -1,4 +1,4 @@
-"""Find the model, and the ranks that it is evaluated on: those of the open run, or of one for the moment.
+"""Find the model to evaluate, and the ranks to do it: those of the open run, or of a temporary one.
 
 model_of -> a model
 run_of(cores, chains, together) -> a run; evaluating(prepared, shard, cores) -> an Evaluation
