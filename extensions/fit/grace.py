@@ -42,7 +42,7 @@ class Grace:
 
     @property
     def is_late(self) -> bool:
-        """Whether the grace is nearly over, so that the main thread must stop at once."""
+        """Return whether the grace is nearly over, so that the main thread must stop at once."""
         return self._is_over and not self._ended.is_set()
 
     def end(self) -> None:

@@ -50,7 +50,7 @@ class Patience:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last ``patience`` epochs were all no better than the best before them."""
+        """Return whether the last ``patience`` epochs were all no better than the best before them."""
         return self.waited >= self._patience
 
     def note(self, value: float) -> bool:

@@ -1,1 +1,1 @@
-"""The helpers of tests: each folder stands for one thing that a test has in its place, or needs beside it."""
+"""Helpers of tests: each folder has fakes of one part, such as CuPy or NCCL, or tools for one suite."""

@@ -95,7 +95,7 @@ def values(case):
 
 
 def command(folder, epochs, callbacks=(), **options):
-    """Do what a command line does: train, or go on; and leave the numbers in a file at the end."""
+    """Train or resume, as a script run from a command line, and write the results to a file at the end."""
     synk.fork(2)
     case = make(noise=True)
     history = fit(
@@ -117,7 +117,7 @@ def command(folder, epochs, callbacks=(), **options):
 
 
 def result_in(folder):
-    """Return what the command has left there; None if it has not come to its end."""
+    """Return the results that the command has written; None if it has not ended."""
     path = Path(folder) / "result.json"
     return json.loads(path.read_text()) if path.exists() else None
 

@@ -66,7 +66,7 @@ def normal(shape, seed=0, dtype="float64"):
 
 
 def node_of(op, *values):
-    """Apply an Op to symbolic inputs of which no length is known, or to numbers as they are."""
+    """Return the node of an Op on symbolic inputs of unknown lengths; numbers are passed as they are."""
     inputs = [
         pt.tensor(dtype=v.dtype, shape=(None,) * v.ndim) if isinstance(v, np.ndarray) else v for v in values
     ]
@@ -79,7 +79,7 @@ def arrays(values):
 
 
 def perform(op, *values):
-    """Return the outputs of an Op by its own definition."""
+    """Return the outputs of an Op as its ``perform`` computes them."""
     node = node_of(op, *values)
     cells = [[None] for _ in node.outputs]
     op.perform(node, arrays(values), cells)
@@ -119,7 +119,7 @@ def as_list(results):
 
 
 def check_shapes(op, *values):
-    """Hold an Op's static shape and its symbolic one to the shape of what it computes."""
+    """Assert that an Op's static and symbolic shapes are those of the arrays that it computes."""
     expected = [value.shape for value in perform(op, *values)]
     known = [pt.tensor(dtype=v.dtype, shape=v.shape) if isinstance(v, np.ndarray) else v for v in values]
     assert [output.type.shape for output in op.make_node(*known).outputs] == expected

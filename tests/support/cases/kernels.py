@@ -1,4 +1,4 @@
-"""Which scalar Ops kernels compute in which dtypes, what NumPy says to them, and awkward numbers to try.
+"""Tables of the scalar Ops that kernels compute, with dtypes, NumPy's functions and awkward numbers.
 
 For the tests of kernels in ``tests/compile``, in C and in CUDA.
 """

@@ -53,7 +53,7 @@ class Retarget:
         self.reached: dict[str, str] = {}
 
     def mode_like(self, mode) -> Mode:
-        """Return ``mode`` with its own rewrites, but the array linker."""
+        """Return a mode with the rewrites of ``mode`` and the array linker."""
         query = copy.copy(get_mode(mode).provided_optimizer)
         # The backend's tag goes and with it this rewrite, which is not the backend's own.
         query.include = (query.include - {"numba"}) | {"scan_save_mem_no_prealloc"}
@@ -168,7 +168,7 @@ def main() -> int:
 
 
 def judge(host_ops: str, ended: dict[str, str]) -> bool:
-    """Print how a run ended; tell whether it is as the documentation says."""
+    """Print how a run ended; return whether it ended as the documentation says."""
     passed = sum(outcome == "passed" for outcome in ended.values())
     share = passed / max(len(ended), 1)
     print(

@@ -1,4 +1,4 @@
-"""Files of made-up machines, which tell of memory, mounts and control groups; and tables of findings."""
+"""Fake machines for the doctor: their files on memory, mounts and control groups; tables of findings."""
 
 import resource
 
@@ -12,7 +12,7 @@ MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 0 kB\nSwa
 
 
 def v2(path="/app", **files):
-    """Files of a control group of version 2, and what mounts and names it; ``cpu_max`` is cpu.max."""
+    """Return the files of a control group of version 2, its mount, and its name; ``cpu_max`` is cpu.max."""
     folder = f"/sys/fs/cgroup{path}".rstrip("/")
     named = {f"{folder}/{name.replace('_', '.', 1)}": text for name, text in files.items()}
     mounts = f"{SHM}\n31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
@@ -20,7 +20,7 @@ def v2(path="/app", **files):
 
 
 def v1(controller, **files):
-    """The same of version 1, for a job in a container that is told its path from the top."""
+    """Return the files of a control group of version 1, in a container where its path starts at the top."""
     folder = f"/sys/fs/cgroup/{controller}"
     named = {f"{folder}/job/{name.replace('_', '.', 1)}": text for name, text in files.items()}
     mounts = f"{SHM}\n32 31 0:29 /docker/a1 {folder} rw - cgroup cgroup rw,{controller}"
@@ -31,12 +31,12 @@ CHECKED = ("check", "level", "found", "remedy", "given")
 
 
 def told(check, level, found=None, remedy="", **given):
-    """Return a row of a table of `CHECKED`: what a check says of a machine with what is given."""
+    """Return a row of the table `CHECKED`: the expected finding of a check on a machine."""
     return pytest.param(check, level, found, remedy, given, id=f"{check.__name__}-{level.name}")
 
 
 def check_told(said, level, found, remedy):
-    """Hold a finding to a row: who has no fault needs no remedy."""
+    """Assert that a finding is that of a row, and has a remedy only if there is a fault."""
     assert said.level is level
     assert found is None or said.found == found
     assert remedy in said.remedy

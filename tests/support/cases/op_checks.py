@@ -1,4 +1,4 @@
-"""Run graphs of Ops in every way there is, and hold the results to each other and to what graphs declare.
+"""Run graphs in every mode; assert that results agree with each other and with the declared types.
 
 For the tests of Ops in ``tests/ops``.
 """
@@ -23,7 +23,7 @@ def values_of(inputs, outputs, values, mode, **keywords):
 
 
 def agree(inputs, outputs, values, rtol=None, atol=None):
-    """Return the outputs by ``perform``, when kernels of NumPy and of a device's module have given the same.
+    """Return the outputs by ``perform``, after asserting that kernels on the host and a device agree.
 
     Dtypes, declared shapes and inferred ones must be those of the values; the graph must travel.
     """

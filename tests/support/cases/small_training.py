@@ -27,7 +27,7 @@ def network(rng):
 
 
 def train(n_steps=3, look=lambda: None):
-    """Train on the open run; return losses, parameters of all ranks, and what `look` saw of the last step."""
+    """Train on the open run; return losses, all ranks' parameters, and what `look` returned at the end."""
     rng = np.random.default_rng(5)
     loss, inputs, parameters = network(rng)
     step = make_train_function(loss, parameters, inputs, updates.adam, learning_rate=0.01)

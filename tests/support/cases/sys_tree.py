@@ -1,4 +1,4 @@
-"""Folders in the place of /sys, with the CPUs, NUMA nodes and GPUs of a machine that is made up."""
+"""Make a folder that replaces /sys, with the CPUs, NUMA nodes and GPUs of a fake machine."""
 
 from synk.transport.machines.topology import write_list
 

@@ -5,7 +5,7 @@ from pytensor.graph.op import Op
 
 
 class UnaryOp(Op):
-    """Its subclasses say what is computed, in ``perform`` or as an entry; without either it cannot run."""
+    """A base class of Ops for tests; subclasses define ``perform``, or a test registers an implementation."""
 
     __props__ = ()
 

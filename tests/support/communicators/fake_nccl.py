@@ -55,7 +55,7 @@ class Clique:
         self.aborted = set()
 
     def connect(self, change, rank, operations):
-        """Wait for the other ends of what this rank sends and receives."""
+        """Wait until the ranks that this one sends to, or receives from, have launched the same."""
         other = {"send": "recv", "recv": "send"}
         ends = [(rank, x.peer, x.name) for x in operations if x.peer is not None]
         self.ready.update(ends)
@@ -208,7 +208,7 @@ class FakeNccl(Module):
 
     @property
     def group(self):
-        """Operations that are held back until the group ends; each thread has its own."""
+        """Return a context that holds back operations until it ends, on each thread by itself."""
         return getattr(self._of_thread, "group", None)
 
     @group.setter

@@ -37,7 +37,7 @@ WORDS = JOINED, DEVICE, POSTED, LENGTH, FINISHED, GONE = range(6)
 
 
 def install(cupy, n_ranks, version=23004):
-    """Give a stand-in for CuPy what synk needs of NCCL, events and the runtime; return the module."""
+    """Add the parts of NCCL, events and runtime that synk calls to the fake CuPy; return the fake module."""
     nccl = Nccl(cupy, Wire(n_ranks), version)
     cuda = cupy.cuda
     devices = threading.local()
@@ -110,7 +110,7 @@ class Nccl(Module):
 
 
 def event_class(nccl, base):
-    """Return events that know whether what was launched before them is done."""
+    """Return a class of events that know whether the work launched before them is done."""
 
     class Event(base):
         def __init__(self, *arguments, **keywords):
@@ -154,7 +154,7 @@ class Communicator(Calls):
             self._nccl.group.append((self, operation))
 
     def post(self, operations):
-        """Bring what this rank sends to where all see it, behind a list of what it has launched."""
+        """Publish the data that this rank sends, after the list of operations that it has launched."""
         self._wait_for_the_one_before()
         self._ticket += 1
         told, data, start = [], [], 0
@@ -181,7 +181,7 @@ class Communicator(Calls):
         self._connect(operations, ticket)
 
     def _connect(self, operations, ticket):
-        """Wait for ranks to come that this one has not met in such an operation."""
+        """Wait for the ranks with which this one has not yet had such an operation, as NCCL connects them."""
         needed = set()
         for operation in operations:
             kind = operation.name, operation.peer
@@ -202,7 +202,7 @@ class Communicator(Calls):
             self._inside = False
 
     def _wait_for_the_one_before(self):
-        """Wait until all have read what this rank has brought last, so that it may bring something else."""
+        """Wait until all ranks have read the last data of this rank, so that it may publish others."""
         last, words, rank = self._nccl.last, self._wire.words, self._rank
         mine = int(words[rank, POSTED])
         deadline = time.monotonic() + DEADLINE

@@ -9,7 +9,7 @@ from support.cupy import stand_in
 
 
 class OnDevice:
-    """A communicator whose arrays are a device's, by the methods that tests of host arrays call."""
+    """A communicator of device arrays that takes and returns host arrays, as the common tests need it."""
 
     def __init__(self, inner, xp=stand_in):
         self.inner = inner
@@ -33,7 +33,7 @@ class OnDevice:
         return self.inner.gather(self._there(array), root, read=self._reading(read), only=only)
 
     def _there(self, array):
-        """Return a device array, in its own byte order; the stand-in's have the same strides."""
+        """Return a host array as a device array in native byte order; a fake device keeps its strides."""
         array = np.asarray(array, array.dtype.newbyteorder("="))
         return stand_in.ndarray(array) if self.xp is stand_in else self.xp.asarray(array)
 

@@ -81,7 +81,7 @@ class RankGroup:
 
 
 class HostGroup(RankGroup):
-    """Ranks of the host communicator, with arenas in the place of what the master makes."""
+    """Ranks of the host communicator, on threads, with shared memory made by the test."""
 
     def __init__(self, n_ranks):
         super().__init__(n_ranks)
@@ -481,7 +481,7 @@ class DisagreementSuite:
     """Ranks that do not agree all learn of it, before any data moves."""
 
     def check_nothing_moved(self, group):
-        """Look at the group after disagreements; heirs know what would show."""
+        """Assert that a disagreement has moved no data; subclasses define what to look at."""
 
     @pytest.mark.parametrize("what", DISAGREEMENTS)
     def test_every_rank_is_told_and_the_next_command_works(self, group, what):

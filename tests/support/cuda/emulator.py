@@ -52,12 +52,12 @@ class Race(LaunchError):
 
 
 def available():
-    """Tell whether there is g++."""
+    """Return whether g++ is installed, which compiles the emulated kernels."""
     return shutil.which("g++") is not None
 
 
 class RawModule:
-    """As ``cupy.RawModule``, of text."""
+    """A replacement of ``cupy.RawModule`` that compiles CUDA text for the host."""
 
     def __init__(self, *, code, options=()):
         _demand(code=(code, str), options=(options, tuple))
@@ -118,7 +118,7 @@ class Library:
 
 
 def _load(text, macros):
-    """Return the library of a text; those of earlier runs are where synk keeps its own."""
+    """Return the library for a text, compiled now or kept in synk's store by an earlier run."""
     words = [path.read_text() for path in (HEADER, HEADER.with_name("words.h"))]
     store, name = Store(), name_of("emulated", text, *words, *FLAGS, *macros)
     library = store.find(name)
@@ -133,7 +133,7 @@ def _load(text, macros):
 
 @contextlib.contextmanager
 def _one_at_a_time():
-    """Let other ranks wait, which would compile the same text at the same time."""
+    """Return a lock between processes, so that ranks do not compile the same text at the same time."""
     with HEADER.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -263,7 +263,7 @@ def _value(argument):
 
 
 def _fits(value, parameter):
-    """Tell whether a parameter can be this; its letter and size are the header's ``Kind``."""
+    """Return whether a value fits a kernel's parameter, which has a letter and size as in ``Kind``."""
     if value is None or isinstance(value, np.ndarray):
         if parameter[0] != "p":
             return False

@@ -1,4 +1,4 @@
-"""A ``libcuda.so.1`` made for a test, which says what the environment tells it to say.
+"""Build a fake ``libcuda.so.1``, whose answers are read from environment variables.
 
     folder = build(tmp_path); environment | {"LD_LIBRARY_PATH": folder, "FAKE_GPUS": "2", ...}
 

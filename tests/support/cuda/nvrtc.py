@@ -39,13 +39,13 @@ def library():
 
 @cache
 def release():
-    """Return a digest of the library: environments with the same one share what it compiled."""
+    """Return a digest of NVRTC: environments with the same library share compiled code."""
     with open(library()._name, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compile_cuda(text):
-    """Return the machine code, or fail with what the compiler says."""
+    """Return the machine code for CUDA text, or fail the test with the compiler's message."""
     options = [f"--gpu-architecture={ARCHITECTURE}", *OPTIONS]
     store, name = Store(), name_of("nvrtc", text, release(), *options)
     kept = store.find(name)

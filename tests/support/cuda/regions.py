@@ -30,7 +30,7 @@ class Regions:
 
     @staticmethod
     def memory(start, end):
-        """Return the bytes of a region as they are."""
+        """Return the bytes of a region of memory, as an array without a copy."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
 
     def copies(self, garbage):

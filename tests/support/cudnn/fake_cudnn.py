@@ -1,4 +1,4 @@
-"""A module that passes for cuDNN's front end: it computes with NumPy, at the addresses that it is given.
+"""A fake of cuDNN's front end, which computes with NumPy on the memory at the given addresses.
 
     cudnn = fake_cudnn.make()                   graphs are computed in float64, as dims and strides say
     cupy = fake_cudnn.make_cupy(monkeypatch)    `fake_cupy` whose arrays, streams and memory have addresses
@@ -74,7 +74,7 @@ def dtype_names():
 
 
 def make(workspace=100):
-    """Return the module; ``module.log`` has what was asked, ``module.refuses`` is asked about each graph."""
+    """Return the fake module; ``module.log`` lists its calls, ``module.refuses`` judges graphs."""
     cudnn = ModuleType("cudnn")
     cudnn.__version__ = "1.22.1"
     cudnn.backend_version = lambda: 91900

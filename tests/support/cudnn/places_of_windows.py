@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Places:
-    """A window that goes over images; all that it is made of are lists of two, for rows and columns."""
+    """The geometry of a window that moves over images; its fields are lists of two, for rows and columns."""
 
     def __init__(self, pre_padding, post_padding, stride, dilation):
         for pair in (pre_padding, post_padding, stride, dilation):

@@ -26,7 +26,7 @@ HOST_AND_DEVICES = ["numpy", slow("stand-in"), pytest.param("cupy", marks=TWIN_O
 
 
 def import_arrays(name, monkeypatch):
-    """Return an array module by its name, its transfers counted from zero if it is the stand-in."""
+    """Return an array module by its name; the fake CuPy's count of transfers is reset."""
     if name == "numpy":
         return numpy
     if name == "cupy":

@@ -1,4 +1,4 @@
-"""How large arrays are that cross between host and device, in all processes of a run.
+"""Record the sizes of arrays that are copied between host and device, in all processes of a run.
 
     crossings = Crossings(monkeypatch); synk.fork(...); ...; crossings.take(), or crossings.take_sums()
 

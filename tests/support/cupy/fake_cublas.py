@@ -1,4 +1,4 @@
-"""A cuBLAS that multiplies on the host: what it is told of memory, by columns, is what it reads and writes.
+"""A fake of cuBLAS that multiplies on the host, reading and writing memory by columns, as told.
 
     fake_cublas.install(cupy)        # a module that passes for CuPy, whose arrays have addresses
 
@@ -99,7 +99,7 @@ def gemmStridedBatchedEx(
 
 
 def own_library():
-    """Return cuBLAS as ctypes has it: what is given to a function is converted as its C types say."""
+    """Return a fake of cuBLAS loaded by ctypes: arguments are converted to the C types of its functions."""
     c_int, pointer, long = ctypes.c_int, ctypes.c_void_p, ctypes.c_longlong
     operand, batched = (pointer, c_int, c_int), (pointer, c_int, c_int, long)
     head = (pointer, c_int, c_int, c_int, c_int, c_int, pointer)
@@ -133,7 +133,7 @@ def own_library():
 
 
 def _refusing(gemm):
-    """Return a product as CuPy wraps it: it is not to be recorded."""
+    """Return a product as CuPy wraps it, which refuses to run while launches are recorded."""
 
     @wraps(gemm)
     def call(handle, *arguments):
@@ -146,7 +146,7 @@ def _refusing(gemm):
 
 
 def _noted(gemm):
-    """Return a product that is noted where launches are recorded, and answers by a status."""
+    """Return a product that returns a status, and is recorded if launches are."""
 
     def again(*arguments):
         gemm(OWN_HANDLE, *arguments)
@@ -214,18 +214,18 @@ def short(x):
 
 # The names are CuPy's.
 def setMathMode(handle, mode):
-    """A handle is told how to add."""
+    """Set the mode in which a handle adds."""
     refuse(handle != HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED")
     modes[handle] = mode
 
 
 def get_compute_type(dtype):
-    """As CuPy's: what the environment says of float32."""
+    """Return the arithmetic of float32 products that the environment asks for, as CuPy does."""
     return 7 if np.dtype(dtype) == "float32" and os.environ.get("CUPY_TF32", "0") == "1" else 1
 
 
 def install(cupy, setitem=dict.__setitem__):
-    """Give a CuPy that is none a handle, a library and a switch."""
+    """Add a handle, the fake cuBLAS and the switch for TF32 to the fake CuPy."""
     cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: HANDLE)
     modes[HANDLE] = 0
     computed.clear()

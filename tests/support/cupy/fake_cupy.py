@@ -1,4 +1,4 @@
-"""A module that passes for CuPy: arrays of `stand_in`, streams of `fake_streams`, and what was asked.
+"""Make a fake CuPy: arrays of `stand_in`, streams of `fake_streams`, and a record of calls.
 
     with fake_cupy.installed() as cupy: ...
 
@@ -31,7 +31,7 @@ class Log(list):
 
 
 def make(n_gpus=N_GPUS):
-    """Return the module; ``cupy._core._routines_linalg`` and a cuBLAS are found beside it."""
+    """Return the fake module; importing CuPy's submodules for products and cuBLAS finds fakes, too."""
     stand_in.install()
     cupy = ModuleType("cupy")
     cupy.__spec__ = ModuleSpec("cupy", None)

@@ -23,7 +23,7 @@ from support.cupy.tape import Tape, refuse
 
 
 class CUDARuntimeError(RuntimeError):
-    """As CuPy's."""
+    """The error of CUDA's runtime, as CuPy raises it."""
 
     def __init__(self, name, status):
         super().__init__(f"{name}: {status}")
@@ -31,11 +31,11 @@ class CUDARuntimeError(RuntimeError):
 
 
 class Race(AssertionError):
-    """A copy was asked for that may overtake what reads the memory it writes to."""
+    """A copy was launched that may overwrite memory before an earlier launch has read it."""
 
 
 class Machine:
-    """One GPU's streams, and what the host knows of them.
+    """The streams of one GPU, and how far the host knows them to be.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Machine:
     # --- copies ----------------------------------------------------------------------------------
 
     def uploaded(self, array):
-        """Note an array that CuPy copies later from where it is: page-locked ones are not staged."""
+        """Note a page-locked array, which CuPy copies later, without staging it first."""
         if array.size and array.flags.c_contiguous and self.is_locked(address_of(array), array.nbytes):
             self.mistakes.append("page-locked memory was given to CuPy, which may read it later")
 
@@ -208,7 +208,7 @@ class _Stream:
             self.machine.known[stream] = max(when, self.machine.known.get(stream, 0))
 
     def run(self, until):
-        """Carry out what is in the queue, up to a record if that is still in it."""
+        """Execute the queue of a stream up to an event's record, if that is still queued."""
         if until is not None and ("record", until) not in self.queue:
             return
         while self.queue:
@@ -288,7 +288,7 @@ def PinnedMemoryPointer(mem, offset):
 
 
 def root(array):
-    """Return the NumPy array whose memory a view of a view shows."""
+    """Return the NumPy array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

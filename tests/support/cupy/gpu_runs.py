@@ -48,13 +48,13 @@ def gpus(cupy, monkeypatch):
 
 @pytest.fixture
 def machine(cupy):
-    """Return what the stand-in knows of streams, copies and locked memory."""
+    """Return the fake GPU's record of streams, copies and locked memory."""
     return cupy.cuda.machine
 
 
 @pytest.fixture
 def any_size(monkeypatch):
-    """Have few rows be worth all the work of uploads, in pieces of two or three."""
+    """Make uploads start at few rows already, in pieces of two or three rows."""
     monkeypatch.setattr(uploads, "SMALL_BYTES", 1)
     monkeypatch.setattr(uploads, "AHEAD_BYTES", 1)
     monkeypatch.setattr(input_buffers, "PIECE_BYTES", 64)

@@ -80,7 +80,7 @@ _memories = WeakValueDictionary()
 
 
 class MemoryPointer:
-    """Where an array lies."""
+    """The address of an array."""
 
     def __init__(self, array):
         memory = array
@@ -91,7 +91,7 @@ class MemoryPointer:
 
 
 def memory_at(address, size):
-    """Return the whole array that the bytes belong to, None if there is no such array any more."""
+    """Return the array that owns the bytes at an address; None if it has been freed."""
     for start, memory in _memories.items():
         if start <= address and address + size <= start + memory.nbytes:
             return memory
@@ -259,7 +259,7 @@ class ufunc:
 
 
 def _run(function, args, keywords, is_view=False, waits=False):
-    """Call a function of NumPy with what device arrays hold, and count it."""
+    """Call a function of NumPy on the contents of device arrays, and count the launch."""
     if getattr(function, "__name__", "") in ("sort", "argsort"):
         keywords = {"kind": "stable"} | keywords  # the only kind of a device
     # Memory alone is no launch.
@@ -282,7 +282,7 @@ def _run(function, args, keywords, is_view=False, waits=False):
 
 
 def _held(value):
-    """Return the arrays of NumPy behind what was returned."""
+    """Return NumPy arrays for device arrays, also within tuples and lists."""
     if isinstance(value, ndarray):
         return value._value
     return [_held(part) for part in value] if isinstance(value, tuple | list) else ()
@@ -328,14 +328,14 @@ def asnumpy(array):
 
 
 def asarray(value, dtype=None):
-    """Copy an array or a number to the device, unless it is there."""
+    """Return an array or number as a device array, copied unless it is one."""
     if isinstance(value, ndarray):
         return value if dtype in (None, value.dtype) else value.astype(dtype)
     return array(value, dtype)
 
 
 def array(value, dtype=None, copy=True):
-    """Make a new array on the device, of one there, of several there, or of what the host has."""
+    """Return a new device array from a device array, a sequence of them, or host data."""
     if isinstance(value, ndarray):
         return _run(np.array, (value,), {"dtype": dtype})
     if isinstance(value, tuple | list) and any(isinstance(x, ndarray) for x in value):
@@ -398,7 +398,7 @@ lib = SimpleNamespace(
 
 
 class _Twin(ModuleType):
-    """The device's twin of a module: what CuPy has of it."""
+    """The fake of one of CuPy's submodules, with those functions of NumPy's that CuPy has."""
 
     def __init__(self, name):
         super().__init__(name)
@@ -432,7 +432,7 @@ def _call(function, name, args, keywords):
 
 
 def _looks(name, args, keywords):
-    """Tell whether CuPy waits, to refuse what is out of bounds or to learn the length of a result."""
+    """Return whether CuPy waits for the device, to check an index or to learn the length of a result."""
     if name == "choose":
         return keywords.get("mode", "raise") == "raise"
     return name == "repeat" and not isinstance(args[1], int)

@@ -12,7 +12,7 @@ NOT_WHILE_CAPTURING = "cudaErrorStreamCaptureUnsupported: operation not permitte
 
 
 def refuse():
-    """Raise what CUDA does where a capture would have to wait for the device."""
+    """Raise CUDA's error for a call that would have to wait for the device during a capture."""
     raise RuntimeError(NOT_WHILE_CAPTURING)
 
 
@@ -25,7 +25,7 @@ class Tape:
         self._made = {}
 
     def meet(self, *values):
-        """Remember what arrays hold that a launch may write to."""
+        """Remember the contents of arrays that a launch may write to."""
         for array in _arrays(values):
             owner = _owner(array)
             if id(owner) not in self._made:
@@ -41,7 +41,7 @@ class Tape:
         self._launches.append((function, args, keywords, results))
 
     def end(self):
-        """Undo all of it; return what does it again."""
+        """Undo all recorded launches; return the recording, which repeats them."""
         for owner, held in reversed(self._before.values()):
             owner[...] = held
         for owner in self._made.values():

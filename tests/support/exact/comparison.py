@@ -74,7 +74,7 @@ def plain_function(definition: Definition) -> Any:
 
 
 def close(one: Any, other: Any, tolerance: float = TOLERANCE) -> bool:
-    """Tell whether two results are of one shape and dtype, and equal to rounding."""
+    """Return whether two results have one shape and dtype, and equal values up to rounding."""
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.ndim != other.ndim:
         return False
@@ -114,7 +114,7 @@ class Noisy(Graph):
 
 
 def moves(definition: Definition, values: Sequence[Any], still: Sequence[Any]) -> list[bool]:
-    """Tell for each result whether noise of one unit in the last place moves it more than is tolerated."""
+    """Return for each result whether noise in the last place of inputs changes it beyond the tolerance."""
     results = results_of(definition)
     given = dict(zip(definition.all_inputs, values, strict=True))
     moved = [False] * len(results)
@@ -127,7 +127,7 @@ def moves(definition: Definition, values: Sequence[Any], still: Sequence[Any]) -
 def differences(
     definition: Definition, simulated: Simulated, values: Any, cases: Any, finding: Finding
 ) -> Iterator[str]:
-    """Yield what differs between one process and ranks, for each number of rows and of ranks."""
+    """Yield the differences between one process and ranks, for each number of rows and of ranks."""
     plain = plain_function(definition)
     for n, n_ranks in cases:
         given = values(n)
@@ -192,7 +192,7 @@ def printed(results: Sequence[Variable]) -> str:
 
 
 def examined(seed: tuple[int, ...]) -> Finding:
-    """Build a random graph, compare it, and return what was found."""
+    """Build a random graph, compare ranks with one process, and return the differences."""
     # What is a graph within an Op would be compiled by Numba for seconds.
     with warnings.catch_warnings(), pytensor.config.change_flags(mode=PLAIN):
         warnings.simplefilter("ignore")
@@ -225,7 +225,7 @@ def _look_at_gathers(finding: Finding, exact: Definition, definition: Definition
 
 
 def _has_rows(node: Any) -> bool:
-    """Tell rows from what each rank has one of."""
+    """Return whether a value has rows, rather than one value on each rank."""
     return node.inputs[0].type.shape[node.op.axis] != 1
 
 

@@ -50,14 +50,14 @@ SHARED: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 class Value(NamedTuple):
-    """A variable, and what it is for each of `LENGTHS`."""
+    """A variable, and its value for each number of rows in `LENGTHS`."""
 
     variable: Variable
     arrays: tuple[Any, ...]
 
     @property
     def dims(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each axis its lengths, which tell rows from other axes."""
+        """Return for each axis its lengths for all numbers of rows; only the axis of rows varies."""
         return tuple(zip(*(array.shape for array in self.arrays), strict=True))
 
 
@@ -70,7 +70,7 @@ def random_array(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], r
 
 
 class RandomGraph:
-    """A graph of random pieces, with outputs and updates; what pieces ask for is chosen by ``seed``.
+    """A graph of random pieces, with outputs and updates; ``seed`` determines all choices.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class RandomGraph:
                 return
 
     def _add(self, variable: Variable) -> bool:
-        """Compute a value, and take it into the graph if it is fit to be read by others."""
+        """Compute a variable's values, and add it to the graph if other pieces may read it."""
         dtype = getattr(variable.type, "dtype", "")
         if not hasattr(variable.type, "ndim") or variable.type.ndim > 4 or dtype.startswith("complex"):
             return False
@@ -301,7 +301,7 @@ class RandomGraph:
 
 
 class Known:
-    """Values of variables for several lengths, each computed once, as soon as it is asked for."""
+    """The values of variables for several numbers of rows, each computed once, when it is first read."""
 
     def __init__(self, given: Sequence[Mapping[Variable, Any]]):
         self._of = [dict(one) for one in given]

@@ -98,7 +98,7 @@ class Graph:
 
 
 class OneProcess:
-    """A definition as it is written, run without ranks."""
+    """The reference: a graph as it is written, computed in one process."""
 
     def __init__(self, definition: Definition):
         self._inputs = definition.all_inputs

@@ -45,7 +45,7 @@ def deal(names, fatal, seed):
 
 
 def private_shared_memory():
-    """Return the command that runs another in name spaces with a shared memory of its own, or []."""
+    """Return the prefix of a command that gives it a private /dev/shm by name spaces; [] if impossible."""
     command = ["unshare", "-rm", "sh", "-c", f'{MOUNT} && exec "$0" "$@"']
     try:
         allowed = subprocess.run([*command, "true"], capture_output=True).returncode == 0
@@ -55,7 +55,7 @@ def private_shared_memory():
 
 
 class Job:
-    """A referee in a process of its own, started again when it does not answer."""
+    """A referee in a separate process, which is restarted if it does not answer."""
 
     def __init__(self, prefix):
         self._command = [
@@ -113,7 +113,7 @@ class Job:
 
 
 def conduct(hands, n_faults, seconds, n_jobs, heard):
-    """Play hands until there were enough faults or the time is over; ``heard(records)`` is told of each."""
+    """Run episodes until there were enough faults or time is over; call ``heard(records)`` after each."""
     deadline, results = time.monotonic() + seconds, queue.SimpleQueue()
     prefix, lock, planned = private_shared_memory(), threading.Lock(), 0
 

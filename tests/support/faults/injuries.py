@@ -1,4 +1,4 @@
-"""The injuries: what is done to a run, at which moment, and how the run has promised to end.
+"""The injuries: faults that are inflicted on a run, their moments, and the promised outcome of each.
 
 INJURIES[name].inflict(ordeal) -> the stage is armed, or the referee is told whom to shoot and when
 """
@@ -64,7 +64,7 @@ def inside(act, several=False, also_rank_0=False, place=COMPUTING, soon=4):
 
 
 def outside(*signals, several=False, apart=0.0, moment=MOMENT):
-    """Ask the referee to send signals, ``apart`` seconds one after the other, at a random moment."""
+    """Ask the referee to send signals at a random moment, each ``apart`` seconds after the one before."""
 
     def inflict(ordeal):
         ranks = ordeal.pick_ranks(several)
@@ -85,7 +85,7 @@ def at_master(*signals, apart=0.0, moment=MOMENT):
 
 
 def newborn(number):
-    """Ask the referee to send a signal to a worker that is just being made."""
+    """Ask the referee to send a signal to a worker while it is being forked."""
 
     def inflict(ordeal):
         known = ordeal.pids if ordeal.is_open() else ()

@@ -1,4 +1,4 @@
-"""The master of a long training session that is disturbed now and then, and then not at all.
+"""The master of a long training that is disturbed now and then, and left alone towards its end.
 
 Training.step, step, commit, step ... (fault) restart, step ... -> the same bits as without any fault
 """

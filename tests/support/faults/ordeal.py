@@ -1,4 +1,4 @@
-"""The episodes of the master under test: work, an injury, the verdict on what it was told, recovery, work.
+"""The episodes of the master under test: work, an injury, a verdict on the reported error, recovery.
 
 Ordeal(seed, names, tell, private).run() -> tells the referee whom to shoot, and a record of every fault
 """
@@ -121,7 +121,7 @@ class Ordeal(Actor):
         return self._restart
 
     def _attack(self, injury, first):
-        """Work until the injury shows; return the error or None, and when what raised it began."""
+        """Work until the injury shows; return the error, or None, and when the call that raised it began."""
         again = first if injury.during == "commit" else partial(self.world.deed, *injury.deeds)
         patience = PATIENCE if injury.outcome in ("died", "late", "raised") else QUIET
         with contextlib.ExitStack() as stack:
@@ -171,7 +171,7 @@ class Ordeal(Actor):
         self.world.check_all()
 
     def _calm_down(self):
-        """After an interrupt the run is usable, or says that it is not."""
+        """Assert that after an interrupt the run is usable, or raises the error of a broken run."""
         self._enter()  # it may have been restarted
         try:
             self.world.heal(data=True)

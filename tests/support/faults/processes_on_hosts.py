@@ -91,7 +91,7 @@ class Crew:
         self.found = {name: hosts.processes(name) for name in hosts.names}
 
     def on(self, name, word, child_of_same=False):
-        """Return pids on a host whose commands have a word; of those the children of such, or the others."""
+        """Return the pids on a host whose command has a word, if their parent's has it, too, or if not."""
         pids = {pid for pid, words in self.found[name].items() if word in words}
         return sorted(pid for pid in pids if (parent(pid) in pids) == child_of_same)
 

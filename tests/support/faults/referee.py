@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Gallery:
-    """Signals that are due, and those that wait for something to happen first."""
+    """Signals to be sent: those that are due, and those that wait for an event."""
 
     def __init__(self, master):
         self._master = master
@@ -46,7 +46,7 @@ class Gallery:
         self._shots, self._follow, self._newborn = [], None, None
 
     def take(self, orders):
-        """Note what the master has asked for."""
+        """Store a request of the master for signals."""
         now = time.monotonic()
         self._shots += [(now + after, pid, number) for after, pid, number in orders.get("shots", ())]
         self._follow = orders.get("follow", self._follow)
@@ -103,7 +103,7 @@ class Episode:
         self._unread = b""
 
     def run(self):
-        """Return the records of all faults; a last one tells what is wrong with the end."""
+        """Return the records of all faults; the last record has what was wrong at the end."""
         before = used(), set(os.listdir("/dev/shm"))
         self.records = []
         ours, theirs = os.pipe()
@@ -127,7 +127,7 @@ class Episode:
         return self.records
 
     def go_through(self, tell):
-        """Be the master under test, in a process of its own."""
+        """Run the master under test, in a separate process."""
         Ordeal(self.seed, self.names, tell, self.private).run()
 
     def _be_master(self, pipe):
@@ -263,7 +263,7 @@ def die_with_parent():
 
 
 def inherit_orphans():
-    """Become the parent of descendants whose parent ends, so that none gets out of sight."""
+    """Make this process adopt orphaned descendants, so that leaked ones are found."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

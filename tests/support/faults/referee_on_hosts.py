@@ -31,12 +31,12 @@ GONE_SECONDS = 12.0  # for all to have ended after the master's death, or a link
 
 
 def counts(left):
-    """Tell whether something that is left counts: folders of compilers stay where these are killed."""
+    """Return whether a leftover counts as a leak; temporary folders of killed compilers do not."""
     return "/synk-cc-" not in left
 
 
 class Referee:
-    """Hosts, one voyage after the other on them, and what is recorded of their legs."""
+    """The hosts, the voyages that are run on them one after the other, and the records of their legs."""
 
     def __init__(self, options, hosts):
         self.options, self.hosts = options, hosts
@@ -94,7 +94,7 @@ class Referee:
         self._look_for_leaks(record, lived, before)
 
     def _inflict(self, injury, host):
-        """Hit, as soon as there is what is to be hit; return when that was."""
+        """Inflict a fault as soon as its target exists; return the time."""
         hit = time.monotonic()
         if injury in ("host", "first host"):
             self.hosts.kill(host)
@@ -123,7 +123,7 @@ class Referee:
                 self.hosts.link(host, "up")
 
     def _look_for_leaks(self, record, lived, before):
-        """Find processes of before, and segments and folders beyond those of one run."""
+        """Find processes of earlier runs, and more segments and folders than one run has."""
         deadline = time.monotonic() + GONE_SECONDS
         while leaks := list(self._leaks(lived, before)):
             if time.monotonic() > deadline:
@@ -143,7 +143,7 @@ class Referee:
                 yield f"{name}: {files}"
 
     def _after_death(self, record):
-        """Nothing is left of a run whose master has ended, on any host that has not."""
+        """Assert that nothing is left of a run whose master has ended, on all hosts that are up."""
         began = time.monotonic()
         if record["host"] == "h1" and record["injury"] == "first host":
             self.hosts.start("h1")
@@ -182,7 +182,7 @@ class Referee:
         return record
 
     def _give_up(self, record):
-        """Start everything anew."""
+        """End the master and the hosts, and start new ones."""
         record["log"] = self._master.log() if self._master else ""
         if self._master is not None:
             self._master.end()

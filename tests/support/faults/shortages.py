@@ -14,7 +14,7 @@ LEFT = 1 << 15  # bytes that are left free
 
 @contextlib.contextmanager
 def full(ordeal):
-    """Fill a shared memory that is ours alone; where it is not, have its allocation fail."""
+    """Fill /dev/shm if it is private to this run, else make its allocation fail."""
     if not ordeal.private:
         with _replaced("posix_fallocate", OSError(errno.ENOSPC, "no space left, it is said"), 0):
             yield

@@ -1,4 +1,4 @@
-"""Words that the referee, the master under test and its workers share: what is to happen, and when it did.
+"""Shared memory of referee, master and workers: the fault to inflict, and when it happened.
 
     injury arms -> an Op on the rank, or the referee from outside, strikes and writes the time -> verdict
 
@@ -28,7 +28,7 @@ class Stage:
         self._words = memoryview(self._memory).cast("q")
 
     def enter(self, pids):
-        """Tell who is which rank: after each fork of workers."""
+        """Write down the ranks' pids, after each fork of workers."""
         for rank in range(MOST_RANKS):
             self._words[PIDS + rank] = pids[rank] if rank < len(pids) else 0
 
@@ -64,10 +64,10 @@ class Stage:
         self._words[STRUCK] = time.monotonic_ns()
 
     def clear(self):
-        """Forget what has happened."""
+        """Forget the last fault."""
         self._words[STRUCK] = 0
 
     @property
     def struck(self):
-        """When it happened, in seconds of the monotonic clock; 0.0 before."""
+        """The time of the fault, in seconds of the monotonic clock; 0.0 before it."""
         return self._words[STRUCK] / 1e9

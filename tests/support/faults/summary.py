@@ -1,4 +1,4 @@
-"""Count what happened in a campaign, and put it into words.
+"""Count the outcomes of a campaign, and describe them as text.
 
 records -> summarize -> {figures} -> table -> text; promises_broken -> reasons for exit status 1
 """
@@ -49,7 +49,7 @@ def summarize(records, seconds):
 
 
 def is_fault(record):
-    """Say whether a record tells of a fault, not of what was found besides."""
+    """Return whether a record is of a fault, and not of a leak or another finding."""
     return "ranks" in record or "end_s" in record
 
 
@@ -64,13 +64,13 @@ def spread(records, field):
 
 
 def machine():
-    """Name what the figures depend on."""
+    """Describe the machine that the figures depend on."""
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
 
 
 def promises_broken(summary):
-    """Say what makes a campaign fail; nothing where all is well."""
+    """Return the reasons why a campaign fails; none if all promises were kept."""
     reasons = [f"{summary[name]} {name}" for name in ("hangs", "leaks", "wrong") if summary[name]]
     for field, name, promise in TIMES:
         times = summary["times"][field]

@@ -1,4 +1,4 @@
-"""Whether a fault was reported as promised: type, rank, cause, time, and what later calls say."""
+"""Judge whether a fault was reported as promised: type, rank, cause, time, and errors of later calls."""
 
 import time
 import traceback
@@ -29,7 +29,7 @@ def told(error, most=3000):
 
 
 def judge(record, injury, error, began, caught):
-    """Compare what the script was told with the promise, and add the figures to the record.
+    """Compare the error that the script got with the promise, and add times to the record.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def judge(record, injury, error, began, caught):
 
 
 def fits(injury, error):
-    """Say whether an error is one of those promised."""
+    """Return whether an error is one of those promised."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     promised = EXPECTED.get(injury.outcome)
     if promised and promised not in kinds:

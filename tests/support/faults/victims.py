@@ -32,7 +32,7 @@ def check(name, found, expected, exact=False):
 
 
 class World:
-    """A run and what it should hold; ``rng`` decides on every deed and every number."""
+    """A run, and a model of the values that it should hold; ``rng`` chooses all actions and numbers."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -263,7 +263,7 @@ class World:
         check("data", self.data.data, self.rows, exact=True)
 
     def renew_data(self):
-        """Make the Data anew."""
+        """Replace the Data by new ones."""
         self.data = synk.data(self.rows, name="rows")
 
     def heal(self, data=False):

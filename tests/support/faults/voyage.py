@@ -1,4 +1,4 @@
-"""The master on several machines: it works in the phase it is told, is hit by a fault, restarts and goes on.
+"""The master on several machines: it works in a given phase until a fault, restarts and continues.
 
     on_hosts.py: {"phase": ..., "hosts": ...} -> work until something fails -> restart -> compare
         -> {"done": ...}
@@ -51,7 +51,7 @@ def tell(**said):
 
 
 class Voyage:
-    """One run, and the model of what it holds."""
+    """One run, and a model of the values that it should hold."""
 
     def __init__(self, options):
         self.options = options
@@ -110,7 +110,7 @@ class Voyage:
     # --- one leg -------------------------------------------------------------------------------------
 
     def leg(self, phase, hosts):
-        """Work in a phase until something fails; then restart, and hold what is there to the model."""
+        """Work in a phase until a call fails; then restart, and compare all values with the model."""
         if hosts is not None:
             self.restart_once(hosts)
         self.advance()

@@ -1,4 +1,4 @@
-"""Acts that whole runs play in tests for GPUs, each in a process of its own that `stage` starts.
+"""Acts, scripts for tests of whole runs on GPUs, each of which `stage` starts in a process.
 
     python acts.py cupy|stand-in|cores ACT KEYWORDS -> a line of JSON
 
@@ -127,7 +127,7 @@ def verbs(fork, n_ranks, dtype="float64"):
 
 @act
 def restarts(fork):
-    """Restart a run of one rank, and meet what is refused of one of two."""
+    """Restart a run of one rank, and assert what a restart with two ranks refuses."""
     fork(1)
     v = shared([1.0], "v")
     synk.function([], updates=[(v, v + 1)])()

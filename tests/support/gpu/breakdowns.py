@@ -1,4 +1,4 @@
-"""Acts in which something breaks or runs out, and what the script sees of it."""
+"""Acts in which a rank dies or memory runs out; they return the error that the script gets."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from support.gpu.acts import act, shared
 
 @act
 def killed(fork, n_ranks=2, n_items=4_000_000, after=0.7):
-    """Kill the last rank while ranks do nothing but all-reduce a vector of the device; time what is seen."""
+    """Kill the last rank while ranks all-reduce a device vector; return the time until the error."""
     fork(n_ranks)
     v = shared(np.ones(n_items), "v", "float32")
     touch = synk.function([], updates=[(v, v * 1)])

@@ -1,4 +1,4 @@
-"""Ranks on threads that share a GPU, each with a stream of its own, for the suite of all communicators.
+"""Ranks on threads that share a GPU, each with its stream, for the tests of all communicators.
 
 Runs of processes are another matter: see ``acts``.
 """

@@ -1,4 +1,4 @@
-"""Files of tests, each run by a pytest of its own, as many at a time as there are jobs.
+"""Run each file of tests by a separate pytest, several at a time.
 
 collect -> parts_of -> run -> Part.result, of what ``notes`` has written down
 """
@@ -71,14 +71,14 @@ class Part:
             self._seconds = time.monotonic() - began
 
     def end(self):
-        """End the process and what it has forked, whether it has ended or not."""
+        """Kill a process, if it still runs, and all its descendants."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def result(self):
-        """Return counts of outcomes, failures with what they said, and seconds."""
+        """Return counts of outcomes, failures with their messages, and seconds."""
         last = {note["test"]: note for note in read(self.notes) if "test" in note} if self._process else {}
         left = [test for test in self.tests if test not in last]
         counts, failures = Counter(), []

@@ -64,7 +64,7 @@ def main():
 
 
 def tracebacks(results):
-    """Yield what each failure said, in full as far as notes have it."""
+    """Yield the full message of each failure, as far as the notes have it."""
     for result in results:
         for failure in result["failures"]:
             yield f"=== {failure['test']}: {failure['outcome']}\n{failure['said']}\n\n"
@@ -83,7 +83,7 @@ def parse():
 
 
 def tell(part):
-    """Print a line when a part is over, and what failed."""
+    """Print a line, and the failures, when a file of tests has ended."""
     result = part.result()
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result["counts"].items())
     print(f"{part.name:24} {result['seconds']:6.1f} s  {counts or 'nothing run'}", flush=True)

@@ -1,4 +1,4 @@
-"""Run an act in a process of its own, on a GPU, on the stand-in for one, or on cores.
+"""Run an act in a separate process, on a GPU, on the fake CuPy, or on cores.
 
     Stage("cupy").play("train", n_ranks=2) -> python acts.py cupy train {"n_ranks": 2} -> its answer
 
@@ -21,7 +21,7 @@ SECONDS = 100  # for an act; a test has 120
 
 
 class Stage:
-    """Where acts are played.
+    """The device on which acts are run.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Stage:
 
 
 def end(acting):
-    """End a process and what it has forked."""
+    """Kill a process and all its descendants."""
     try:
         os.killpg(acting.pid, signal.SIGKILL)
     except ProcessLookupError:

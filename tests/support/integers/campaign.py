@@ -53,7 +53,7 @@ Build = Callable[[Sequence[IntegerGraph]], Any]
 
 
 def by_linker(graphs: Sequence[IntegerGraph]) -> Callable[[int], list[Any]]:
-    """Return what calls one function of `array_mode` of all graphs."""
+    """Return a function that computes all graphs by one compiled function of `array_mode`."""
     function = pytensor.function(
         [one for graph in graphs for one in (*graph.inputs, *graph.bcast)],
         [value.variable for graph in graphs for value in graph.outputs],
@@ -69,7 +69,7 @@ def by_linker(graphs: Sequence[IntegerGraph]) -> Callable[[int], list[Any]]:
 
 
 def on_ranks(graphs: Sequence[IntegerGraph], native: bool = False) -> Callable[[int], list[Any]]:
-    """Return what calls one function of ranks of all graphs."""
+    """Return a function that computes all graphs by one `synk.function` on ranks."""
     function = synk.function(
         [one for graph in graphs for one in graph.inputs],
         [value.variable for graph in graphs for value in graph.outputs],
@@ -112,7 +112,7 @@ def examine(graphs: Sequence[IntegerGraph], build: Build, report: Report, where:
 
 
 def differences(graph: IntegerGraph, k: int, results: Sequence[Any]) -> Iterator[str]:
-    """Yield what NumPy has otherwise in a call."""
+    """Yield the differences between the results of a call and NumPy's."""
     for at, (one, (other, exact)) in enumerate(zip(results, graph.expected(k), strict=True)):
         if not equal(one, other, exact):
             outputs = [value.text for value in graph.outputs]
@@ -134,7 +134,7 @@ def _run(graphs: Sequence[IntegerGraph], call: Callable[[int], list[Any]], k: in
 
 
 def equal(found: Any, expected: Any, exact: bool) -> bool:
-    """Tell whether a result has NumPy's numbers, and its dtype if that is of integers."""
+    """Return whether a result equals NumPy's, in its dtype, too, if that is an integer one."""
     if found.shape != expected.shape or (exact and found.dtype != expected.dtype):
         return False
     return bool(np.array_equal(found, expected) if exact else np.allclose(found, expected, rtol=1e-5))

@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A variable with what NumPy makes of it for each number of rows."""
+    """A variable, and the value that NumPy computes for each number of rows."""
 
     variable: Any
     arrays: tuple[Any, ...]
@@ -198,12 +198,12 @@ class IntegerGraph:
 
 
 def is_of(value: Value, *kinds: str) -> bool:
-    """Tell whether a value is exact where that matters, and of such kinds of dtypes."""
+    """Return whether a value has one of these kinds of dtypes, and is exact if it must be."""
     return not kinds or (value.exact and value.arrays[0].dtype.kind in kinds)
 
 
 def fits(value: Value, variable: Any) -> bool:
-    """Tell whether a shared variable may get a value: whatever the rows, it has the shape."""
+    """Return whether a value may update a shared variable: its shape fits for any number of rows."""
     return all(array.shape == variable.get_value(borrow=True).shape for array in value.arrays)
 
 
@@ -362,7 +362,7 @@ def reduced(graph):
 
 @step(4)
 def reduced_narrowly(graph):
-    """A sum or a product in a narrow dtype, or of what wraps: multiples, negatives."""
+    """A sum or a product in a narrow dtype, or of values that wrap around: multiples, negatives."""
     name = graph.one_of(["sum", "prod"])
     x = graph.array("i", "u")
     declared = x.variable.type.dtype

@@ -17,7 +17,7 @@ START_SECONDS = 120.0  # for hosts to call that share the cores of one machine
 
 
 def deal(fork, hosts, interface):
-    """Return ``fork``, but of ranks on all hosts together; those too few for each to have one stay here."""
+    """Return a ``fork`` that spreads ranks over all hosts; with fewer ranks than hosts it forks here."""
     started_jobs.CALL_SECONDS = START_SECONDS
 
     def dealt(n_parallel, device, timeout, given, network, **options):

@@ -1,4 +1,4 @@
-"""Hosts that are name spaces of this machine, each with a network, processes and shared memory of its own.
+"""Emulate hosts by name spaces, each with its own network, processes and shared memory.
 
     Hosts(3, folder) -> h1, h2, h3, joined by a bridge, an sshd on each -> run, link, kill ... close
 
@@ -218,7 +218,7 @@ class Hosts:
             self._ip(self._hosts[host].pid, f"ip route add blackhole {self.address(away)}/32")
 
     def mend(self, one, other):
-        """Undo `cut`."""
+        """Restore the network that `cut` has cut."""
         for host, away in ((one, other), (other, one)):
             self._ip(self._hosts[host].pid, f"ip route del blackhole {self.address(away)}/32")
 
@@ -249,7 +249,7 @@ class Hosts:
         return [f"{folder}/{file}" for folder in folders for file in os.listdir(f"{root}{folder}")]
 
     def left(self, name):
-        """Return what is on a host that was not there at its start, in words."""
+        """Describe the processes and files on a host that were not there at its start."""
         return [*self.files(name), *self._listeners(name), *self.processes(name).values()]
 
     def _listeners(self, name):

@@ -38,7 +38,7 @@ class Give(Step):
 
 @dataclass(slots=True)
 class Tell(Step):
-    """Return what surrounds a rank."""
+    """Return facts about the rank's environment."""
 
     def run(self, rank):
         return Surroundings.present(of_another_machine=True)

@@ -122,7 +122,7 @@ class MpiGroup:
 
 
 def outcome(leaders, command, work, arguments):
-    """Return what ``work`` of one machine returns or raises."""
+    """Return the result of ``work`` on one machine, or its exception."""
     leaders.begin(command)
     try:
         return work(leaders, lambda: None, *arguments)

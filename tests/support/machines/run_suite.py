@@ -1,4 +1,4 @@
-"""Run the tests of what functions, Data and collectives mean on several hosts, name spaces of this machine.
+"""Run the tests of functions, Data and collectives on several emulated hosts.
 
     python tests/support/machines/run_suite.py --hosts 3 [--ranks 2] [arguments of pytest]
 

@@ -33,7 +33,7 @@ class GaveUp(Exception):
 
 
 def payload_of(machine, nbytes, n):
-    """Return what a machine brings: bytes that tell whose they are."""
+    """Return a machine's payload: bytes from which the machine can be recognised."""
     return bytes([(machine + n) % 251]) * nbytes
 
 

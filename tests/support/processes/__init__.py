@@ -1,1 +1,1 @@
-"""Scripts in processes of their own, and what processes leave behind."""
+"""Run scripts in separate processes, and find resources that processes leave behind."""

@@ -1,4 +1,4 @@
-"""The things that a process holds after a careless test, and how to tell when something new stays.
+"""Find resources that a test has leaked: descriptors, segments, threads, children.
 
 Four kinds: shared-memory segments and semaphores (files in ``/dev/shm``), child processes, file descriptors
 and Python threads. Native threads are not counted: BLAS and OpenMP pools start lazily and stay, and no code
@@ -27,7 +27,7 @@ KEPT_OPEN = ("/dev/urandom", "/dev/nvidia")
 
 @dataclass(frozen=True)
 class Process:
-    """One row of the process table; equal to what the row of the same process says later."""
+    """One row of the process table; rows of the same process at different times are equal."""
 
     pid: int
     started: int  # clock ticks since boot: tells a process from a later one with the same pid
@@ -50,7 +50,7 @@ class Snapshot:
 
 
 def take() -> Snapshot:
-    """Look at what this process holds now."""
+    """Return a snapshot of the resources that this process holds."""
     return Snapshot(
         segments=frozenset(os.listdir(SHARED_MEMORY)),
         children=frozenset(children()),
@@ -62,7 +62,7 @@ def take() -> Snapshot:
 def leftovers(
     before: Snapshot, excused: frozenset[str] = frozenset(), grace: float = 2.0
 ) -> dict[str, list[str]]:
-    """Describe, by kind, what is there now and was not before.
+    """Describe, by kind, the resources that are held now and were not before.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def leftovers(
 
 
 def compare(before: Snapshot, excused: frozenset[str] = frozenset()) -> dict[str, list[str]]:
-    """Do what ``leftovers`` does, without patience."""
+    """Return the same as ``leftovers``, without waiting for resources to be released."""
     now = take()
     opened = sorted(now.descriptors - before.descriptors)
     found = {
@@ -193,7 +193,7 @@ def read(path: str) -> str:
 
 
 def ours(names: frozenset[str]) -> list[str]:
-    """Leave out the segments that a stranger has mapped: another run on the same machine."""
+    """Return segments without those that an unrelated process has mapped, as of another run."""
     if not names:
         return []
     family = {os.getpid(), *(child.pid for child in children())}

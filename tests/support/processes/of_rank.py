@@ -24,14 +24,14 @@ class OfRank(Op):
 
 
 def asking(function):
-    """Return a function of synk that gives what ``function()`` gives on each rank."""
+    """Return a `synk.function` whose output is the result of ``function()`` on each rank."""
     trigger = pt.scalar("trigger")
     f = synk.function([], (OfRank(function)(trigger), "gather"), [trigger])
     return lambda: f(0.0)
 
 
 def of_ranks(function):
-    """Return what ``function()`` gives on each rank."""
+    """Return the results of ``function()`` on all ranks."""
     return asking(function)()
 
 

@@ -23,7 +23,7 @@ MOST = 1 << 16  # bytes of a text and its arguments
 
 
 class Warm:
-    """The other end: one such process, and what it is told.
+    """A warm process, seen from the tests: the connection over which it is given scripts.
 
     Scripts run one after the other. `knows` says whether it lives, and in the environment of now.
     """
@@ -107,7 +107,7 @@ class Running:
         return self.returncode
 
     def communicate(self):
-        """Return what is left of the output: the pipes are read one after the other, so it must be little."""
+        """Return the rest of the output; it must be short, because the pipes are read one after the other."""
         said = self.stdout.read(), self.stderr.read()
         self.wait()
         return said
@@ -119,7 +119,7 @@ def environment():
 
 
 def read_all(said, deadline):
-    """Add to ``said`` what comes from its descriptors, until all are closed; False when it is too late."""
+    """Read the descriptors of ``said`` into it until all are closed; return False after the deadline."""
     with selectors.DefaultSelector() as selector:
         for descriptor in said:
             selector.register(descriptor, selectors.EVENT_READ)

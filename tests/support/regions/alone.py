@@ -1,4 +1,4 @@
-"""A node as a region of its own."""
+"""Compile a single node as a region."""
 
 import numpy as np
 from pytensor.graph.fg import FunctionGraph

@@ -139,7 +139,7 @@ def calls_of(graph: SmallGraph) -> list[Any]:
 
 
 def differences(pair: Pair) -> Iterator[str]:
-    """Yield what differs."""
+    """Yield the differences between regions and NumPy."""
     calls = calls_of(pair.graph)
     try:
         expected = pair.run(pair.python, calls)
@@ -172,7 +172,7 @@ def differences(pair: Pair) -> Iterator[str]:
 
 
 def equal(found: Any, expected: Any, level: int) -> bool:
-    """Tell whether two results are as equal as their level asks for."""
+    """Return whether two results agree as exactly as their level of exactness demands."""
     if found.dtype != expected.dtype or found.ndim != expected.ndim:
         return False
     if found.shape != expected.shape:
@@ -190,7 +190,7 @@ def equal(found: Any, expected: Any, level: int) -> bool:
 
 
 def unstable(pair: Pair, values: list[Any], expected: list[Any]) -> list[bool]:
-    """Tell for each result whether it is not exact, and noise of one unit in the last place moves it much."""
+    """Return for each result whether it is inexact, and noise in the last place of inputs changes it much."""
     inexact = [level > CLOSE for level in pair.levels]
     if not any(inexact):
         return inexact

@@ -1,4 +1,4 @@
-"""How exact a variable is: what two programs that follow IEEE may differ in.
+"""Levels of exactness: by how much two programs that follow IEEE may differ in a variable.
 
     graph -> levels: of each variable, one of the constants here
 
@@ -57,7 +57,7 @@ def is_float(variable: Variable) -> bool:
 
 
 def of_scalar(op: ScalarOp, out: Variable, inputs: list[Variable], levels: list[int]) -> int:
-    """Return the level of what a scalar Op makes."""
+    """Return the level of a scalar Op's result."""
     worst = max(levels, default=WHOLE)
     if isinstance(op, Composite):
         inner = levels_of(op.fgraph.outputs, dict(zip(op.fgraph.inputs, levels, strict=True)))
@@ -85,7 +85,7 @@ def of_scalar(op: ScalarOp, out: Variable, inputs: list[Variable], levels: list[
 
 
 def of_node(node: Any, levels: list[int]) -> int:
-    """Return the level of what a node makes."""
+    """Return the level of a node's outputs."""
     op, out = node.op, node.outputs[0]
     worst = max(levels, default=WHOLE)
     if isinstance(op, Elemwise):

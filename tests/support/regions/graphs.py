@@ -39,7 +39,7 @@ def piece(weight: int) -> Callable[..., Any]:
 
 
 class Value(NamedTuple):
-    """A variable, what it is in the first call, and how exact it is."""
+    """A variable, its value in the first call, and its level of exactness."""
 
     variable: Variable
     array: Any
@@ -228,14 +228,14 @@ class SmallGraph:
         )
 
     def exact(self) -> Any:
-        """Return what may be chosen by."""
+        """Return a variable that may be a condition: it is exact."""
         return self._of(lambda value: value.level <= EXACT)
 
     def truth(self) -> Any:
         return self._of(lambda v: v.variable.type.dtype == "bool" and v.level <= EXACT)
 
     def near(self, x: Variable, fits: Callable[[Value], bool] = lambda value: True) -> Any:
-        """Return what meets a variable element by element."""
+        """Return a variable for an elementwise Op with another: its shape broadcasts with that one's."""
         shape = self.value(x).array.shape
 
         def meets(value: Value) -> bool:

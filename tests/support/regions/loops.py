@@ -216,7 +216,7 @@ def branches(g):
 
 @piece(1)
 def wrong(g):
-    """What fails if it is computed."""
+    """A value whose computation raises."""
     x = g.any(1)
     if g.chance(0.7):
         raise Unfit

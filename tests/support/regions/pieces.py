@@ -179,7 +179,7 @@ def variable_slice(g):
 
 
 def positions(g, x):
-    """Return what basic indexing takes."""
+    """Return the arguments of a basic index: integers and slices."""
     made: list[Any] = []
     for k in range(g.number(1, x.ndim)):
         length = g.shape(x)[k]
@@ -313,7 +313,7 @@ def masked(g):
 
 
 def other(g, x, part):
-    """Return what may be written to a part."""
+    """Return a value that may be written to a part of an array."""
     makes = [
         lambda: g.one_of([0, 1, 3]),
         lambda: g.any(0).astype(x.dtype),
@@ -437,7 +437,7 @@ def small_algebra(g):
 
 @piece(3)
 def without_text(g):
-    """What has no C text: regions end there."""
+    """An Op without C text, at which regions end."""
     x = g.any(1, 2)
     return g.one_of([lambda: pt.cumsum(x), lambda: pt.sort(x, 0), lambda: pt.cumsum(x, axis=0) * 2])()
 

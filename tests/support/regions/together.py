@@ -1,4 +1,4 @@
-"""Compile what waits together, and keep nothing."""
+"""Compile all waiting regions at the same time, and keep no library."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -14,7 +14,7 @@ DEADLINE = 30.0  # seconds for threads that would wait forever if they were left
 
 
 def nothing(*_):
-    """Stand for what is called at a death or a delay."""
+    """Do nothing, in place of the functions that are called at a death or a delay."""
 
 
 def make_barrier(control, bells, rank, spins=False, lives=(), on_death=nothing, on_late=nothing):

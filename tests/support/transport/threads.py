@@ -29,7 +29,7 @@ UFUNCS = {"avg": np.add, "sum": np.add, "prod": np.multiply, "min": np.minimum, 
 
 
 class Meeting:
-    """Where all ranks of a run meet."""
+    """The meeting point of all ranks of a run, on threads."""
 
     def __init__(self, n_ranks):
         self.n_ranks = n_ranks
@@ -66,7 +66,7 @@ class ThreadPeers:
             self._meeting.changed.notify_all()
 
     def exchange(self, array):
-        """Lay down an array; return those of all ranks, once all have come."""
+        """Contribute an array; return the arrays of all ranks, once all have contributed."""
         meeting, self._count = self._meeting, self._count + 1
         began = time.monotonic()
         with meeting.changed:

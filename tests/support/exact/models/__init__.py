@@ -1,1 +1,1 @@
-"""Models as users write them for one process, with data: what ranks must train to the same numbers."""
+"""Models as users write them for one process, with data; ranks must train them to the same numbers."""

@@ -7,7 +7,7 @@ from synk.ops import batch_norm, conv2d, max_pool2d, relu, softmax_cross_entropy
 
 
 def triplet_loss():
-    """Of each row, its farthest fellow of the same class and its nearest of another one."""
+    """A triplet loss: each row's farthest row of its class, and its nearest row of another class."""
     x, label = pt.matrix("x"), pt.lvector("label")
     w = parameter("w", 4, 3)
     z = x @ w

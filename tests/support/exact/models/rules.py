@@ -1,4 +1,4 @@
-"""Update rules that users write themselves: what is not linear in the gradient needs that of all rows."""
+"""Update rules of users; one that is not linear in the gradient needs the gradient of all rows."""
 
 import numpy as np
 import pytensor
