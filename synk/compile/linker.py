@@ -145,7 +145,7 @@ class ArrayLinker(JITLinker):
         return program, program.function
 
     def _brought(self, function: Callable, k: int, value: Any) -> Any:
-        """Return the value of a shared variable, input ``k``, on the device."""
+        """Copy the value of a shared variable, input ``k``, to the device; return the copy."""
         return to_device(value, self.xp)
 
     def create_thunk_inputs(self, storage_map) -> list[list]:

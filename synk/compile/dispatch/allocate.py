@@ -78,7 +78,7 @@ def fill_diagonal_offset(op, node, xp):
 
 
 def _fill_flat(x, value, places):
-    """Return a copy of ``x`` in C order with ``value`` at some places of it, counted along its memory."""
+    """Return a copy of ``x`` in C order with ``value`` at the given indices or slice of its flat elements."""
     result = x.copy()
     result.reshape(-1)[places] = value
     return result

@@ -57,7 +57,7 @@ def _sum_runs(x, axes):
 
 @lru_cache(maxsize=1024)
 def _plan(shape, axes):
-    """Return the shape of the sum, and (outer, rows, inner) for each run of axes to sum over."""
+    """Return the sum's shape, and for each run of adjacent summed axes the shape (outer, rows, inner)."""
     kept = [length for axis, length in enumerate(shape) if axis not in axes]
     runs = [list(run) for _, run in groupby(range(len(shape)), lambda axis: axis in axes)]
     lengths = [prod(shape[axis] for axis in run) for run in runs]

@@ -43,14 +43,14 @@ FLOAT32 = (UniformRV, NormalRV)  # drawn in float32 unless they are float64
 
 
 def same_numbers(op) -> bool:
-    """Tell whether ``sampler(op)`` draws what PyTensor draws from the same state."""
+    """Tell whether ``sampler(op)`` draws the same numbers as PyTensor from the same state."""
     if isinstance(op, IntegersRV):
         return np.dtype(op.dtype).itemsize >= 4
     return not isinstance(op, BernoulliRV) and (op.dtype == "float64" or not isinstance(op, FLOAT32))
 
 
 def unbatched(op, size: tuple[int, ...] | None, parameters: list[np.ndarray]) -> list[np.ndarray]:
-    """Return parameters without batch axes of length 1, where ``size`` gives the shape anyhow.
+    """Return parameters without batch axes of length 1, if ``size`` gives the shape of the draw.
 
     PyTensor adds them to every parameter, and NumPy then takes up to five times as long for the same numbers.
     """
@@ -180,7 +180,7 @@ def categorical(op):
 
 
 def _shape(size, *parameters) -> tuple[int, ...]:
-    """Return the shape to draw: ``size``, or what the parameters broadcast to."""
+    """Return the shape to draw: ``size``, or the shape to which the parameters broadcast."""
     return np.broadcast_shapes(*[parameter.shape for parameter in parameters]) if size is None else size
 
 

@@ -89,7 +89,7 @@ def _fold(ufunc, node):
 
 
 def _is_full(part, whole) -> bool:
-    """Tell whether broadcasting the patterns in ``part`` gives the shape that ``whole`` does."""
+    """Tell whether some broadcast patterns, ``part``, lead to the same shape as all, ``whole``."""
     return [all(axis) for axis in zip(*part, strict=True)] == [all(axis) for axis in zip(*whole, strict=True)]
 
 

@@ -64,7 +64,7 @@ def positions(x):
 
 
 def owners(indptr, n_stored: int, xp: ModuleType):
-    """Return for every stored value the row (CSR) or column (CSC) that ``indptr`` puts it in."""
+    """Return for every stored value its row (CSR) or column (CSC), which ``indptr`` tells."""
     # CuPy cannot repeat an element a number of times that is on the device.
     return xp.searchsorted(indptr, xp.arange(n_stored), side="right") - 1
 

@@ -57,7 +57,7 @@ def available() -> bool:
 
 
 def reason() -> str:
-    """Return why oneDNN cannot be used here, and what to do; empty where it can."""
+    """Return why oneDNN cannot be used here, and what to do; "" if it can."""
     return find().reason
 
 

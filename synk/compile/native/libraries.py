@@ -92,7 +92,7 @@ class Libraries:
 
 @cache
 def native_libraries() -> Libraries | None:
-    """Return the libraries of this process, or None, with a warning, where none can be made."""
+    """Return the libraries of this process; without a usable C compiler, warn and return None."""
     compiler = find_compiler()
     if compiler is not None and layout_is_known():
         keep_freed_memory()
@@ -111,8 +111,9 @@ LARGEST_OF_HEAP = 32 << 20  # bytes of what the C library takes from its heap at
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory, 64 MiB at most, for the arrays of the next call.
 
-    Else it gives large arrays back to the system after each call, and the next one meets a page fault for
-    every 4 KiB. glibc learns from the largest array that it has freed, unless its thresholds have been set.
+    Otherwise it gives large arrays back to the system after each call, and the next one meets a page fault
+    for every 4 KiB. glibc learns from the largest array that it has freed, unless its thresholds have been
+    set.
     """
     with suppress(MemoryError):
         np.empty(LARGEST_OF_HEAP - (1 << 16), "uint8")  # none of its pages is touched

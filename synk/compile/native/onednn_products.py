@@ -83,7 +83,7 @@ class Products:
         self._sizes = sizes
 
     def __call__(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return ``x @ y``; ``out`` has the result's shape, float32, C order and memory of its own."""
+        """Return ``x @ y``; ``out`` has the result's shape, float32, C order and memory of no factor."""
         by_x, by_y = (order_of(x), order_of(y)) if self._faster(x, y) else (None, None)
         if by_x is None or by_y is None:
             return np.dot(x, y, out)
@@ -157,7 +157,7 @@ def sizes_for(cpuinfo_text: str) -> Sizes | None:
 
 
 def cpuinfo() -> str:
-    """Read the system's description of its processors."""
+    """Return the text of /proc/cpuinfo, "" without one."""
     try:
         return Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -108,7 +108,7 @@ def wrong_values(
 
 
 def sources(node: Apply, output: int) -> list[int]:
-    """Return the inputs that an output may share memory with."""
+    """Return the positions of the inputs that an output may share memory with."""
     return [*node.op.view_map.get(output, ()), *node.op.destroy_map.get(output, ())]
 
 
@@ -164,7 +164,7 @@ def _allowance(node: Apply, inputs: Sequence[Any], right: Any, between: float) -
 
 
 def largest_of(value: Any) -> float:
-    """Return the largest finite magnitude among floats; 0 of others."""
+    """Return the largest finite magnitude of an array of floats; 0 for other values."""
     return float(np.abs(value[np.isfinite(value)]).max(initial=0)) if _inexact(value) else 0.0
 
 

@@ -44,7 +44,7 @@ ANSWERS = ("raise", "warn", "ignore")
 
 
 class DebugError(AssertionError):
-    """A node of a program broke its contract."""
+    """A node of a program has broken the contract of entries; the message says how."""
 
 
 def debug_mode(nan: str = "raise", inf: str = "ignore", xp: Any = np) -> Mode:
@@ -136,7 +136,7 @@ class Debug:
         return inner_program(op, self.xp, self) if isinstance(implementation, Program) else implementation
 
     def _reference(self, node: Apply, implementation: Callable) -> Callable | None:
-        """Return the node's own implementation, or None where there is nothing to compare."""
+        """Return the implementation that a node's results are compared with, or None without one."""
         if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op, self.xp):
             return None
         if isinstance(node.op, Region):
@@ -155,7 +155,7 @@ class Debug:
 
 @contextmanager
 def nan_allowed(mode: Any) -> Iterator[None]:
-    """Let a program of ``mode`` give NaN and infinities meanwhile: without rows, its means are NaN."""
+    """Within this context, let a program of ``mode`` give NaN and infinities: without rows, means are NaN."""
     debug = getattr(getattr(mode, "linker", None), "observe", None)
     if not isinstance(debug, Debug):
         yield

@@ -56,7 +56,7 @@ class Profile:
         self._nameless = self.of("")
 
     def __call__(self, node: Apply, implementation: Callable) -> Callable:
-        """Return ``implementation`` with a watch around it."""
+        """Return ``implementation`` with a clock around it, which notes each run."""
         return self._nameless(node, implementation)
 
     def of(self, program: str) -> Observer:
@@ -75,7 +75,7 @@ class Profile:
         return observe
 
     def collective(self, name: str, run: Callable) -> Callable:
-        """Return a collective with a watch around it."""
+        """Return a collective's function ``run`` with a clock around it, which notes runs under ``name``."""
         record = Record("", name, name, len(self._collectives), "", None)
         return self._timed(self._collectives.setdefault(name, record), run, of_node=False)
 
@@ -141,7 +141,10 @@ def _kind(node: Apply) -> str:
 
 
 def observed_mode(mode: Any, observe: Callable) -> Mode:
-    """Return a mode like ``mode`` with ``observe`` around every node; TypeError if it has another linker."""
+    """Return a mode like ``mode`` with ``observe`` around every node.
+
+    Raises TypeError if the mode's linker is no `ArrayLinker`.
+    """
     linker = getattr(mode, "linker", None)
     if not isinstance(linker, ArrayLinker):
         raise TypeError(

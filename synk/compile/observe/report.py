@@ -14,7 +14,7 @@ MAX_NAME = 48  # characters
 
 
 class Slice(NamedTuple):
-    """Something that ran, from ``begin`` to ``end`` in nanoseconds."""
+    """A run of a node, or a call, from ``begin`` to ``end`` in nanoseconds."""
 
     name: str
     kind: str
@@ -179,7 +179,7 @@ class Report:
         )
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write one slice per run, as JSON for chrome://tracing or https://ui.perfetto.dev."""
+        """Write all runs and calls of the profile as JSON for chrome://tracing or https://ui.perfetto.dev."""
         begun = min((entry.begin for entry in self._slices), default=0)
         events = [self._event(entry, begun) for entry in self._slices]
         process = {"name": "process_name", "ph": "M", "pid": self.rank, "args": {"name": f"rank {self.rank}"}}

@@ -22,7 +22,7 @@ from pytensor.graph.basic import Apply
 
 
 class NoText(NotImplementedError):
-    """A node cannot be written in C."""
+    """A node cannot be written in C; the message says why."""
 
 
 @singledispatch

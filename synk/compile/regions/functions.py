@@ -81,7 +81,7 @@ class RegionFunction:
 
     @cached_property
     def program(self) -> Callable[..., Sequence[Any]]:
-        """The nodes as a Python program."""
+        """The Python program that runs the nodes."""
         return self._make_program()
 
 

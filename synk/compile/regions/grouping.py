@@ -182,7 +182,7 @@ def updates_large_variable(node: Apply, fgraph: FunctionGraph) -> bool:
 
 
 def before_moving(variable: Variable) -> Variable:
-    """Return the variable that this one is a view of, however indirectly; itself if it is no view."""
+    """Return the variable that this one is a view of, through any number of nodes that only move elements."""
     while variable.owner is not None and isinstance(variable.owner.op, MOVING):
         variable = variable.owner.inputs[0]
     return variable

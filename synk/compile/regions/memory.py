@@ -101,7 +101,7 @@ class OwnMemory:
         return view
 
     def strides(self, ndim: int, dtype: str, lengths: str, like: View | None) -> tuple[str, str]:
-        """Name the strides of new memory, and its number of bytes; see `new`."""
+        """Add lines that name the strides and the bytes of new memory; return both names; see `new`."""
         strides, n_bytes = self._text.let_array(["0"] * ndim), self._text.name("b")
         how, model = ("dense", "") if like is None else ("dense_like", f", &{like}")
         size = np.dtype(dtype).itemsize
@@ -109,7 +109,7 @@ class OwnMemory:
         return strides, n_bytes
 
     def give(self, place: int) -> None:
-        """Add the line that gives a place back."""
+        """Add the line that gives a piece of memory back."""
         self._text.line(f"give(frame, frame + sizeof frame, &m[{place}]);")
 
     def _take_place(self) -> int:

@@ -82,7 +82,7 @@ class Variables:
         return self._numbers[variable]
 
     def view(self, variable: Variable) -> View:
-        """Return the view of a variable's elements."""
+        """Return the view of a variable's elements; the first time, add the lines that name it."""
         if variable not in self._views:
             if variable in self._lengths:
                 self.write_numbers(variable, self._lengths.pop(variable))

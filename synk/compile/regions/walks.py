@@ -76,12 +76,12 @@ def copy_call(source: View, target: View, fixed: int = 0) -> str:
 
 
 def copy(text: Text, source: View, target: View) -> None:
-    """Copy the elements of one view to another of the same shape."""
+    """Add the line that copies the elements of one view to another of the same shape."""
     text.line(copy_call(source, target))
 
 
 def fill(text: Text, target: View, number: str = "0") -> None:
-    """Set all elements of a view to one number."""
+    """Add the line that sets all elements of a view to one number."""
     text.line(copy_call(text.number_view(target.dtype, number), target, fixed=-1))
 
 

@@ -225,7 +225,7 @@ class AsPerformed(GraphRewriter):
         self._inside = inside
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Change the graph, before any rewrite goes by dtypes."""
+        """Change the graph; this runs before the rewrites, which go by dtypes."""
         try:
             made = as_performed(with_minima(fgraph.outputs))
         except TooNarrowError:

@@ -32,7 +32,7 @@ class WrongRewrite:
     source: str = ""  # the change in PyTensor that mended it, or made it wrong
 
     def is_in(self, release: Release) -> bool:
-        """Tell whether a release of PyTensor has it."""
+        """Tell whether a release of PyTensor has this wrong rewrite."""
         return self.since <= release and (self.mended is None or release < self.mended)
 
 
@@ -89,7 +89,7 @@ LEFT_OUT = names_in(release_of(pytensor.__version__))
 def without_wrong(mode: Any) -> Any:
     """Return a mode that the script chose, without the rewrites that are wrong.
 
-    Modes whose rewriter is made already have nothing to leave out by name, and are returned as they are.
+    A mode whose rewriter is already made cannot leave out rewrites by name, and is returned as it is.
     """
     found = get_mode(mode)
     by_name = isinstance(getattr(found, "provided_optimizer", None), RewriteDatabaseQuery)

@@ -19,7 +19,7 @@ from synk.compile.tables import array_funcify, array_scalar
 
 @array_funcify.register(ScalarLoop)
 def scalar_loop(op, node, xp):
-    """Return the loop on scalars."""
+    """Run a loop whose inputs are scalars."""
     function = array_scalar(op, node, xp)
 
     def run(*scalars):
@@ -31,7 +31,7 @@ def scalar_loop(op, node, xp):
 
 @array_scalar.register(ScalarLoop)
 def elementwise_loop(scalar_op, node, xp):
-    """Return the loop on the elements of arrays."""
+    """Return the function that runs a loop for each element of arrays."""
     return ElementLoop(scalar_op, node, xp)
 
 

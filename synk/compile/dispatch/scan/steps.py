@@ -20,7 +20,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Scan)
 def scan(op, node, xp):
-    """Return a loop in Python that runs the compiled step on a row of each sequence and trace in turn."""
+    """Run the compiled step again and again, in a Python loop, on the rows of sequences and traces."""
     graph = inner_graph(op, inner_rewriter(xp))
     # Python reads whether to stop.
     fetched = [len(graph.outputs) - 1] if op.info.as_while else []
@@ -113,7 +113,8 @@ class ScanLoop:
     def _in_order(self, array, filled):
         """Return the rows of a trace in the order of their steps.
 
-        A trace is a ring. ``filled`` rows were written in all, initial values and rows written over included.
+        The array of a trace is used as a ring. ``filled`` counts all rows written so far: initial ones, and
+        those that have been overwritten since.
         """
         length = len(array)
         if 1 < length < filled:

@@ -19,7 +19,7 @@ from synk.compile.programs.elementwise.dialect import TYPES, Dialect
 
 
 class NoTemplate(NotImplementedError):
-    """A scalar Op cannot be written for these dtypes in this dialect."""
+    """A scalar Op cannot be written for certain dtypes, or in a dialect."""
 
 
 class Value(NamedTuple):
@@ -100,7 +100,7 @@ class Writer:
         return Value(f"c{len(self.constants) - 1}", dtype)
 
     def cast(self, value: Value, dtype: str) -> Value:
-        """Convert to another dtype, as NumPy does on the CPU where the number does not fit."""
+        """Convert a value to another dtype; numbers that do not fit become those of NumPy on the CPU."""
         if value.dtype == dtype:
             return value
         if dtype == "bool":

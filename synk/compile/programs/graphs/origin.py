@@ -62,14 +62,17 @@ def nearest_lines(node: Apply) -> tuple[Line, ...]:
 
 
 def write_line(line: Line) -> str:
-    """Return a line as tracebacks write it."""
+    """Return a line with its file and number in the form that tracebacks have."""
     file, number, function, text = line
     place = f'File "{file}", line {number}, in {function}'
     return f"{place}\n    {text}" if text else place
 
 
 def place_of(node: Apply | None) -> str:
-    """Return the user's line that built a node, or the nearest one, in short; "" where it is not known."""
+    """Return file, number and text of the user's line that built a node, or the nearest one, in short.
+
+    "" if no line is known.
+    """
     lines = nearest_lines(node) if node is not None else ()
     if not lines:
         return ""
@@ -78,7 +81,7 @@ def place_of(node: Apply | None) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a line of code."""
+    """Return a line of code, cut to `N_CHARACTERS`."""
     text = text.strip()
     return text if len(text) <= N_CHARACTERS else text[: N_CHARACTERS - 1] + "…"
 

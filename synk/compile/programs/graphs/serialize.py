@@ -120,7 +120,7 @@ def topological(outputs: Iterable[Variable], roots: Iterable[Variable] = ()) -> 
 
 
 def _dump_rules(pickler: "_GraphPickler") -> None:
-    """Pickle the rules beside their graph, whose Ops are known now."""
+    """Pickle the rules for the graph's Ops behind the graph, whose pickling has found these Ops."""
     rules = rules_of_script(pickler.kinds, pickler.code)
     try:
         pickler.dump(rules)
@@ -229,7 +229,7 @@ def _parts_of(op: FromFunctionOp) -> tuple[Any, ...]:
 
 
 def _is_found(op: FromFunctionOp) -> bool:
-    """Tell whether workers find the Op by the name of its function: it is an imported module's."""
+    """Tell whether workers can import the Op, by the module and the name of its function."""
     function, *_ = _parts_of(op)
     module = sys.modules.get(function.__module__)
     return not is_of_script(function) and getattr(module, function.__name__, None) is op

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 
 
 class Aliases:
-    """The values that share memory, and when it is read and overwritten."""
+    """The values that share memory, and the nodes that read it last or overwrite it."""
 
     def __init__(self, order: Sequence[Apply]):
         self.position = {node: index for index, node in enumerate(order)}
@@ -50,7 +50,7 @@ class Aliases:
         self._roots[output] = root
 
     def free(self, target: Variable, node: Apply) -> bool:
-        """Tell whether nothing reads the memory of ``target`` from ``node`` on."""
+        """Tell whether neither ``node`` nor any later one reads the memory of ``target``."""
         return self._last_read.get(target, -1) < self.position[node]
 
     def sharing(self, outputs: Sequence[Variable], settled: Mapping[int, Variable]) -> set[int]:

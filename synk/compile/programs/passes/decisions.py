@@ -117,6 +117,6 @@ class ProgramPlan:
         return not on_host and accepts_out(self.placed.implementations[node], self.xp)
 
     def owns(self, value: Variable) -> bool:
-        """Tell whether a computed value is an array of the program's own, which it may write over."""
+        """Tell whether a computed value is an array that the program allocated, and so may overwrite."""
         on_host = value in self.placed.on_host
         return not on_host and not isinstance(self.placed.implementations[value.owner], HostCall)

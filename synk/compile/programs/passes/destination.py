@@ -33,7 +33,7 @@ REGROUPS = (Reshape, JoinDims, SplitDims)
 
 
 def find_destinations(plan: ProgramPlan) -> Destinations:
-    """Return which nodes write into the memory of an output, and which outputs are copied there."""
+    """Decide which nodes write into the array of an output, and which outputs are copied there at the end."""
     inputs, outputs, aliases = plan.fgraph.inputs, plan.fgraph.outputs, plan.aliases
     settled = {k: inputs[i] for k, i in plan.updates.items() if isinstance(outputs[k].type, DenseTensorType)}
     found = Destinations({}, {}, settled, aliases.sharing(outputs, settled))
@@ -71,7 +71,7 @@ class _Claim:
         self._returned, self._output, self._target = returned, output, target
 
     def whole(self) -> None:
-        """Let the node that computes the output write into the target, if it can."""
+        """Let the node that computes the output write into the target's array, if it can."""
         writer = self._writer(self._output)
         if writer is not None and self._target is not None and self._aliases.free(self._target, writer[0]):
             node, shape = writer
@@ -141,7 +141,7 @@ def _before_regrouping(variable: Variable) -> tuple[Variable, tuple[int | None, 
 
 
 def _spans(node: Apply) -> list[tuple[Variable, int, int]]:
-    """Return a join's pieces and the elements ``start, stop`` of each; none if not all are known."""
+    """Return a join's pieces, each with the first element of its place and the end; [] if one is unknown."""
     axis, pieces = join_pieces(node)
     if axis != 0 or not all(map(_known, pieces)):
         return []

@@ -26,7 +26,7 @@ class Announcer(Protocol):
     """An object that a program tells which parts of a result are final."""
 
     def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
-        """Learn, when a program is made, that it will announce this shared variable's new value."""
+        """Note, when a program is made, that it will announce the new value of a shared variable."""
 
     def finished(self, variable: Variable, array: Any, start: int) -> None:
         """Learn that the elements of ``array`` from ``start`` on, in C order, are final.

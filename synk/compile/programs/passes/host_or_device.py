@@ -139,7 +139,7 @@ def is_small(variable: Variable) -> bool:
 
 
 class _Placer:
-    """Decides on which side each node runs, and which values must be copied to the other side."""
+    """A search for the side on which each node runs, and for values that must be copied to the other side."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class _Placer:
         return [PlacedStep(None, [variable], [copy], to) for to, copy in copies.items()]
 
     def _transfers(self, steps) -> Transfers:
-        """Count the arrays that are copied; a single number goes to the device with a launch."""
+        """Return how many arrays are copied each way; a single number goes to the device without a copy."""
         homes = self._homes
         down = [s for s in steps if s.to in (HOST, SCALAR) and homes[s.inputs[0]] == DEVICE]
         up = [

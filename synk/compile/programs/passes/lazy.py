@@ -63,7 +63,7 @@ def find_needs(
 
 
 def _inputs(node: Apply) -> Iterable[tuple[Variable, set[tuple[Variable, bool]]]]:
-    """Return the inputs of a node, and the condition under which it reads them."""
+    """Return the inputs of a node, each with the conditions under which the node reads it."""
     if not isinstance(node.op, IfElse):
         return [(variable, set()) for variable in node.inputs]
     condition, *branches = node.inputs

@@ -1,4 +1,4 @@
-"""Make the plan of a program: each pass decides one thing, with what those before it have decided.
+"""Make the plan of a program: each pass makes one decision, given those of the passes before it.
 
     ProgramPlan, as requested -> decide_all: PASSES in turn -> ProgramPlan with all decisions -> ProgramWriter
 
