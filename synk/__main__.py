@@ -2,8 +2,8 @@
 
     arguments -> main -> the main() of one module, imported only when it is chosen -> exit status
 
-Where synk itself cannot be imported, say because PyTensor is missing, name its folder instead:
-``python path/to/synk doctor`` imports none of it before the checks begin.
+If synk cannot be imported, because PyTensor is missing, say, run its folder instead: ``python path/to/synk
+doctor`` begins its checks without importing the rest of synk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMMANDS = {
     "cache": "show the compiled libraries that processes share, or remove them",
     "run": "run a script with so many ranks, on these machines",
 }
-MODULES = {"run": "run.session.run_command"}  # where that is not a tool
+MODULES = {"run": "run.session.run_command"}  # commands whose module is not in ``synk.tools``
 
 
 def main(argv: list[str]) -> int:
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def check_package() -> None:
-    """Leave with the remedy where another project called synk has replaced ``synk/__init__.py``."""
+    """Exit with an advice if another project, also called synk, has replaced ``synk/__init__.py``."""
     from synk.values.namesake import REMEDY, is_ours
 
     own = Path(__file__).with_name("__init__.py")
@@ -52,7 +52,8 @@ def check_package() -> None:
 def stand_alone() -> None:
     """Make the modules of synk importable without running its ``__init__``."""
     folder = Path(__file__).resolve().parent
-    sys.path[0] = str(folder.parent)  # the folder itself would offer its modules without their package
+    # Python has put the folder itself there, from which modules would be imported without their package.
+    sys.path[0] = str(folder.parent)
     bare = types.ModuleType("synk")
     bare.__path__ = [str(folder)]
     sys.modules["synk"] = bare

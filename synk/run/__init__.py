@@ -1,1 +1,1 @@
-"""One run: its session, functions, collectives, ranks and arrays."""
+"""One run, from `synk.fork` to `synk.close`: its session, functions, collectives, ranks and arrays."""

@@ -569,10 +569,10 @@ session.run = lambda *steps: replies.append(run(*steps)) or replies[-1]
 synk.commit()
 identities = session.memory.shared.identify_all([w, ragged, same, nan, v])
 [[*by_rank]] = replies[0]
-order = list(session._recovery._kept)
+order = list(session._recovery._committed)
 sent = [[by_rank[rank][order.index(one)] is not None for rank in range(3)] for one in identities]
 assert sent == [[True, True, False], [True] * 3, *[[True, False, False]] * 3], sent
-kept = session._recovery._kept
+kept = session._recovery._committed
 assert all(kept[identities[2]][rank] is kept[identities[2]][0] for rank in range(3))
 del session.run
 synk.restart()

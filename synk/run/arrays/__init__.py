@@ -1,1 +1,1 @@
-"""Data and shared variables: what they are made of, and where their values live."""
+"""`Data` and shared variables: their values in memory, and the master's records of them."""

@@ -1,7 +1,7 @@
 """The arena in which collectives exchange arrays that are not stored in shared memory.
 
-It grows in the middle of a command: all ranks see that it is too small, and the workers wait for the new one
-on their channels.
+The arena is one segment of shared memory. It may have to grow in the middle of a command: all ranks see that
+it is too small, the master makes a larger one, and the workers wait for it on their channels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from synk.transport.memory.shm import Segment
 
 
 class Arena:
-    """The master's arena; in the context ``growth()`` a message may be sent in the middle of a command."""
+    """The master's arena.
+
+    ``growth()`` returns a context in which the master may send a message in the middle of a command.
+    """
 
     def __init__(self, segments: SegmentTable, growth: Callable[[], AbstractContextManager[None]]):
         self._segments = segments
@@ -22,7 +25,7 @@ class Arena:
         self._number: int | None = None
 
     def grow(self, nbytes: int) -> Segment:
-        """Make a larger arena; every rank waits for it, or for this one to fail."""
+        """Make a larger arena, and return its segment; the workers wait for it, or until this rank fails."""
         with self._growth():
             number = self._segments.allocate(nbytes)
         if self._number is not None:
@@ -31,7 +34,7 @@ class Arena:
         return self._segments[number]
 
     def drop(self) -> None:
-        """Let go of the arena in this rank: the others have ended."""
+        """Release the arena in this process only, once the workers, which had it too, have ended."""
         if self._number is not None:
             self._segments.drop(self._number)
             self._number = None

@@ -1,10 +1,10 @@
-"""Show the script the values of a shared variable while a run has it.
+"""Containers of shared variables, through which the script reads and sets values during a run.
 
-    v.get_value() -> value, on the host, wherever programs left it
-    v.set_value() -> value: rank 0's alone; where there are other ranks, the variable is per rank from then
-                     on, which is told once
+    v.get_value() -> rank 0's value, on the host, even if programs left it on a device
+    v.set_value() -> sets rank 0's value only; if there are other ranks, the variable is per rank from then
+                     on, and the first such call warns
 
-Updates and collectives write to the storage and do not pass here.
+Updates and collectives write to the container's storage directly, without the properties defined here.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pytensor.link.basic import Container
 
 from synk.values.errors import SynkWarning
 
-OWN = ("to_host", "note_set", "warned", "left")  # attributes that a plain container does not have
+OWN = ("to_host", "note_set", "warned", "left")  # the attributes that PyTensor's own containers do not have
 
 
 class AdoptedContainer(Container):
-    """The container of a variable that takes part in a run; ``to_host`` is that of rank 0's device.
+    """The container of a shared variable that takes part in a run; ``to_host`` is rank 0's `Device.to_host`.
 
-    Copies of it, pickled ones too, are plain containers with the value on the host.
+    Copying or pickling it gives a plain PyTensor container with the value on the host.
     """
 
     to_host: Callable[[Any], Any]
 
     @property
     def value(self) -> Any:
-        """The value on the host: itself if it is there, else a copy, even where a view is asked for."""
+        """The value on the host: the array itself if it is there, else a copy, even with ``borrow=True``."""
         return self.to_host(self.storage[0])
 
     @value.setter
@@ -48,6 +48,7 @@ class AdoptedContainer(Container):
         return _new, (Container, object, None), vars(self._plain())
 
     def _plain(self) -> Container:
+        """Return a plain PyTensor container with the same value, on the host."""
         plain = Container.__new__(Container)
         vars(plain).update({name: x for name, x in vars(self).items() if name not in OWN})
         value = self.value
@@ -57,9 +58,9 @@ class AdoptedContainer(Container):
 
 
 class TravelledContainer(AdoptedContainer):
-    """The container of a variable that the workers have, too: they do not see what is set here.
+    """The container of a shared variable that has been sent to workers, which do not see a value set here.
 
-    ``note_set()`` is called before a value is set.
+    ``note_set()`` is called before the script sets a value.
     """
 
     note_set: Callable[[], None]
@@ -88,9 +89,9 @@ class TravelledContainer(AdoptedContainer):
 def adopt(
     container: Container, to_host: Callable[[Any], Any], note_set: Callable[[], None] | None = None
 ) -> None:
-    """Show the script a variable as one of a run.
+    """Make a plain container an `AdoptedContainer`, or with ``note_set`` a `TravelledContainer`.
 
-    ``note_set()`` is called when the script sets a value; it is None where there are no other ranks.
+    ``note_set()`` is called when the script sets a value; it is None if the run has one rank.
     """
     vars(container)["to_host"] = to_host
     if note_set is not None:
@@ -99,9 +100,10 @@ def adopt(
 
 
 def give_back(container: Container, since: str | None = None) -> None:
-    """Let a variable be a plain PyTensor one again; its value is on the host by then.
+    """Make the container a plain PyTensor one again, at the end of a run; its value must be on the host.
 
-    If it was per rank, ``since`` says what has made it so, and is kept beside rank 0's value for `left_of`.
+    If the variable was per rank, ``since`` names the cause. It is kept together with rank 0's value, so that
+    `left_of` can tell a later run of it.
     """
     container.__class__ = Container
     for name in OWN:
@@ -111,11 +113,11 @@ def give_back(container: Container, since: str | None = None) -> None:
 
 
 def left_of(container: Container) -> str | None:
-    """Return the cause that had made a variable per rank, if its value is one of a run that is closed."""
+    """Return why the variable was per rank in a closed run; None if it was not, or was set since."""
     since, value = vars(container).get("left", (None, None))
     return since if value is container.storage[0] else None
 
 
 def forget_left(container: Container) -> None:
-    """Drop what `left_of` returns: the run that has the variable knows it."""
+    """Drop what `left_of` returns, once the record of a new run has it."""
     vars(container).pop("left", None)

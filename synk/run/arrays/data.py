@@ -17,15 +17,15 @@ from synk.values import messages
 from synk.values.checks import NUMBERS, as_array, plain, remedy
 
 MAX_OVERSIZE = 2.0
-INTERNAL = {"ref", "known_ref", "changes", "note_written"}  # what functions ask of Data, and no user need see
+INTERNAL = {"ref", "known_ref", "changes", "note_written"}  # for other parts of synk; hidden from `dir`
 
 
 class Data:
     """An array in shared memory, for input to functions: read and written like a NumPy array.
 
-    Made by `synk.data`. The dtype and the number of dimensions are fixed, the shape is not:
-    memory grows when needed, keeps its contents, and shrinks only by `free_memory`. It is freed
-    in every rank when the Data is dropped.
+    `synk.data` makes it. The dtype and the number of dimensions are fixed, the shape is not: the memory grows
+    when needed, keeps its contents, and shrinks only by `free_memory`. It is freed in every rank when Python
+    deletes the Data.
     """
 
     def __init__(self, owner: Owner, dtype: Any, ndim: int, minibatch: bool = False, name: str | None = None):
@@ -39,7 +39,7 @@ class Data:
         self._alloc_size = 0  # items
         self._shape = (0,) * ndim
         self._finalizer: Any = None
-        self._ref: messages.ArrayRef | None = None  # as long as it holds
+        self._ref: messages.ArrayRef | None = None  # None once memory or shape have changed
         self._changes = 0
         self._handed_out: list[weakref.ref[Any]] = []  # arrays through which the script may write
 
@@ -47,12 +47,12 @@ class Data:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """dtype of the items, fixed."""
+        """dtype of the items; it never changes."""
         return self._dtype
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions, fixed."""
+        """Number of dimensions; it never changes."""
         return self._ndim
 
     @property
@@ -72,17 +72,17 @@ class Data:
 
     @property
     def minibatch(self) -> bool:
-        """True if row i pairs with the i-th row that ``batch`` selects, not with row i of the others."""
+        """True if row i belongs to the i-th row that ``batch`` selects, not to row i of the other inputs."""
         return self._minibatch
 
     @property
     def name(self) -> str | None:
-        """Name, as of PyTensor variables."""
+        """Name for messages, like that of a PyTensor variable; None without one."""
         return self._name
 
     @property
     def filename(self) -> Any:
-        """The file that the values are in, as `numpy.memmap.filename`; None where they are in memory."""
+        """The file of the values, as in `numpy.memmap.filename`; None if they are in shared memory."""
         return None
 
     @property
@@ -94,15 +94,16 @@ class Data:
         return array
 
     def _array(self) -> NDArray[Any]:
+        """Return the values like `data`, but without noting that the caller may write to them."""
         self._owner.check_open("Data")
-        if self._segment is None and self.size:  # 0-d: one item, wherever it is
+        if self._segment is None and self.size:  # only 0-d Data have an item before they have memory
             self._allocate(self.size)
         if self._segment is None:
             return np.empty(self._shape, self._dtype)
         return self._owner.memory.segments[self._segment].array(self._dtype, self._shape)
 
     def ref(self) -> messages.ArrayRef:
-        """Return the reference by which messages mean this array."""
+        """Return the reference by which messages to the ranks name this array."""
         self._owner.check_open("Data")
         if self._ref is None:
             if self._segment is None:
@@ -113,20 +114,24 @@ class Data:
 
     @property
     def known_ref(self) -> messages.ArrayRef | None:
-        """The object that `ref` returned last, or None if that no longer holds."""
+        """The object that `ref` returned last, or None if memory or shape have changed since."""
         return self._ref
 
     @property
     def changes(self) -> int:
-        """Number of times that values were handed out to be read or written: they may be new then."""
+        """Number of times that somebody got access to the values; if it has grown, they may have changed."""
         return self._changes
 
     def note_written(self) -> None:
-        """Note that ranks may have written new values."""
+        """Note that the objects of `synk.on_ranks` may have written new values."""
         self._changes += 1
 
-    def _stamp(self) -> int | None:
-        """Return a number that is another one after a write; None while somebody might write."""
+    def _version(self) -> int | None:
+        """Return a number that changes with every possible write.
+
+        While it stays the same, the values need not be sent to other machines again. It is None while the
+        script holds an array through which it may write.
+        """
         return None if any(one() is not None for one in self._handed_out) else self._changes
 
     # --- like an array -----------------------------------------------------------------------
@@ -157,7 +162,7 @@ class Data:
         return f"<synk.Data{label}: {self._dtype}, shape {self._shape}{self._capacity()}{kind}>"
 
     def _capacity(self) -> str:
-        """Return words on the rows that memory has room for, where rows have a length."""
+        """Return the words of `repr` on how many rows fit into the memory; "" if rows have no items."""
         row_size = math.prod(self._shape[1:])
         return f", capacity {self._alloc_size // row_size:,} rows" if self._ndim and row_size else ""
 
@@ -167,16 +172,16 @@ class Data:
     # --- changing it -------------------------------------------------------------------------
 
     def set_value(self, input_data: Any, *, force_cast: bool = False, oversize: float = 1) -> None:
-        """Overwrite the values, and take on their shape.
+        """Overwrite the values, and take the shape of the new ones.
 
         Parameters
         ----------
         input_data : array_like
-            Of the same number of dimensions.
+            The new values, with the same number of dimensions.
         force_cast : bool
-            Cast to this dtype even where that loses precision.
+            Cast to this Data's dtype even if that loses precision.
         oversize : float, 1 to 2
-            If memory must grow, allocate so many times what is needed.
+            If memory must grow, allocate this multiple of the memory needed.
 
         Raises
         ------
@@ -185,7 +190,7 @@ class Data:
         SharedMemoryFull
             If there is no room; the old values are kept.
         """
-        values = self._conditioned(input_data, force_cast)
+        values = self._as_stored(input_data, force_cast)
         self._reshape(values.shape, oversize, keep=False)
         self.data[...] = values
 
@@ -202,13 +207,15 @@ class Data:
             raise ValueError(f"shape {shape} has {len(shape)} dimensions, this Data has {self._ndim}")
         self._reshape(shape, oversize, keep=True)
 
-    def _conditioned(self, input_data: Any, force_cast: bool) -> NDArray[Any]:
-        """Return ``input_data`` as the array that `set_value` would store."""
+    def _as_stored(self, input_data: Any, force_cast: bool) -> NDArray[Any]:
+        """Return ``input_data`` as an array of this Data's dtype; raise TypeError if it does not fit."""
         values = as_array(input_data, f"the value for {self._label()}")
         if values.ndim != self._ndim:
             raise TypeError(f"value has {values.ndim} dimensions, {self._label()} has {self._ndim}")
         if not (
-            force_cast or np.can_cast(values.dtype, self._dtype, "safe") or self._keeps(input_data, values)
+            force_cast
+            or np.can_cast(values.dtype, self._dtype, "safe")
+            or self._holds_exactly(input_data, values)
         ):
             raise TypeError(
                 f"value of dtype {values.dtype} does not fit {self._label()} of dtype {self._dtype}; "
@@ -217,8 +224,8 @@ class Data:
             )
         return values.astype(self._dtype, copy=False)
 
-    def _keeps(self, input_data: Any, values: NDArray[Any]) -> bool:
-        """Return whether these are numbers of Python, which have no dtype, and ours loses none of them."""
+    def _holds_exactly(self, input_data: Any, values: NDArray[Any]) -> bool:
+        """Return whether ``input_data`` are numbers of Python, all of which this dtype holds exactly."""
         if not isinstance(input_data, list | tuple | range | int | float) or values.dtype.kind not in NUMBERS:
             return False
         with np.errstate(all="ignore"):
@@ -235,6 +242,7 @@ class Data:
     # --- memory ------------------------------------------------------------------------------
 
     def _reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
+        """Take a new shape, in more memory if needed; with ``keep``, the old items are copied there."""
         self._owner.check_open("Data")
         if not 1 <= oversize <= MAX_OVERSIZE:
             raise ValueError(f"oversize={oversize} is not between 1 and {MAX_OVERSIZE:g}")
@@ -245,6 +253,7 @@ class Data:
         self._ref, self._shape = None, tuple(shape)
 
     def _allocate(self, size: int, kept: NDArray[Any] | None = None) -> None:
+        """Use a new segment with room for ``size`` items, beginning with copies of the items in ``kept``."""
         segments = self._owner.memory.segments
         number = segments.allocate(size * self._dtype.itemsize)
         try:
@@ -256,13 +265,14 @@ class Data:
         self._hold(number, size)
 
     def _hold(self, number: int, size: int) -> None:
-        """Take a segment with room for ``size`` items in the place of the one there was.
+        """Use segment ``number``, which has room for ``size`` items, from now on, and release the former one.
 
-        An exception of a signal handler may come at any call; the values are in their place all the time.
+        A signal handler may raise between any two lines, so the Data always refer to a segment that is
+        mapped.
         """
         old, new = self._finalizer, weakref.finalize(self, self._owner.memory.segments.release, number)
         new.atexit = False
-        stamp = weakref.WeakMethod(self._stamp)
+        stamp = weakref.WeakMethod(self._version)
         self._owner.memory.segments.vouch(number, lambda: (asked := stamp()) and asked())
         self._ref, self._segment, self._alloc_size, self._finalizer = None, number, size, new
         if old is not None:
@@ -279,7 +289,7 @@ def _checked_dtype(dtype: Any, label: str) -> np.dtype[Any]:
             f"{label}: dtype {checked} cannot be in shared memory, only booleans and numbers; "
             f"{remedy(checked, 'float64')}"
         )
-    return checked.newbyteorder("=")  # as programs compute
+    return checked.newbyteorder("=")  # compiled programs compute in the machine's byte order
 
 
 def _checked_length(length: Any) -> int:

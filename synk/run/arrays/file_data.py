@@ -1,8 +1,8 @@
-"""Data that lies in a file: every rank maps it, and reads its rows from the page cache.
+"""Data whose values stay in a file, which every rank maps to read its rows from the page cache.
 
     numpy.memmap -> FileData (master) -> a segment over the file, the same in every rank -> ArrayRef in a Call
 
-Nothing is copied and no memory taken, so the file may be larger than all there is.
+Nothing is copied and no memory is allocated, so the file may be larger than the memory of the machine.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from synk.values import messages
 
 
 class FileData(Data):
-    """Data whose values are those of a file, as long as the file has them.
+    """Data whose values are those of a file.
 
-    ``array`` is as `files.as_memmap` returns it. What is written goes to the file; where it is read-only, so
-    is this.
+    ``array`` is the memmap that `files.as_memmap` returns. Writes go to the file; if ``array`` is read-only,
+    so are the Data.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class FileData(Data):
         self._filename = array.filename
         self._writable = array.flags.writeable
         self._offset = 0  # bytes
-        self._mapped: int | None = None  # the segment over the file; another one when that was freed
+        self._mapped: int | None = (
+            None  # the segment over the file; after `free_memory`, `_segment` is another
+        )
         if array.size:  # else there is nothing to map
             file, self._offset = reopened(array)
             path = os.path.abspath(self._filename) if self._filename is not None else str(file.name)
@@ -48,7 +50,7 @@ class FileData(Data):
             self._hold(self._mapped, array.size)
             if owner.on_machines:
                 with owner.turn("data"):
-                    owner.run(())  # so all have opened it: then the name is not needed any more
+                    owner.run(())  # once it returns, all machines have opened the file: its name may change
         self._shape = array.shape
 
     @property
@@ -58,12 +60,14 @@ class FileData(Data):
     @property
     def data(self) -> NDArray[Any]:
         """The values: a NumPy array over the file, not a copy; read-only if the file was opened so."""
-        return super().data if self._writable else self._array()  # which changes nothing
+        return super().data if self._writable else self._array()  # the latter notes no write
 
     def _array(self) -> NDArray[Any]:
         self._check_file()
         array = super()._array()
-        array.flags.writeable &= self._writable  # that of no rows is no file's
+        array.flags.writeable &= (
+            self._writable
+        )  # an array without rows is not mapped, so it would be writable
         return array
 
     def ref(self) -> messages.ArrayRef:
@@ -110,7 +114,7 @@ class FileData(Data):
             )
 
     def _check_file(self) -> None:
-        """Raise ValueError if the file has become too short; it takes a microsecond."""
+        """Raise ValueError if the file has become too short for the values; the check takes a microsecond."""
         self._owner.check_open("Data")
         if self._segment is not None and self._segment == self._mapped:
             needed = self._offset + self.size * self._dtype.itemsize

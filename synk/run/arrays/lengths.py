@@ -1,6 +1,6 @@
-"""Keep the number of rows that shared variables have on every rank.
+"""Remember how many rows shared variables have on each rank, so that the ranks are asked only once.
 
-Function.prepare, get_lengths -> RowsByRank.of -> the ranks, for what is not known
+Function.prepare -> RowsByRank.of -> a question to the ranks, for variables that are not known yet
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from synk.run.arrays.variables import RankVariables
 
 
 class RowsByRank:
-    """The rows of shared variables by rank, as far as they are known.
+    """The known numbers of rows of shared variables, by rank.
 
-    ``ask(variables)`` returns all shapes by rank, then by variable; ``own`` are rank 0's variables.
+    ``ask(variables)`` asks all ranks, and returns shapes by rank, then by variable; ``own`` are rank 0's
+    variables.
     """
 
     def __init__(self, own: RankVariables, ask: Callable[[tuple[int, ...]], Sequence[Sequence[Any]]]):
@@ -23,16 +24,16 @@ class RowsByRank:
         self._known: dict[int, list[int]] = {}
 
     def of(self, variables: Sequence[int]) -> list[list[int]]:
-        """Return the rows of shared variables, by variable, then by rank."""
+        """Return the numbers of rows of shared variables, by variable, then by rank."""
         unknown = tuple(variable for variable in variables if variable not in self._known)
         if unknown:
             for variable, *shapes in zip(unknown, *self._ask(unknown), strict=True):
                 self._known[variable] = [shape[0] for shape in shapes]
-        # The master's own may have been changed by set_value since.
+        # Rank 0's value is looked at every time, as the script may have changed it by set_value.
         return [[len(self._own.value(variable)), *self._known[variable][1:]] for variable in variables]
 
     def forget(self, variables: Iterable[int]) -> None:
-        """Note that the shapes of these variables are about to change."""
+        """Forget the rows of these variables, whose shapes are about to change."""
         if self._known:
             for variable in variables:
                 self._known.pop(variable, None)

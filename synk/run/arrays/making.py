@@ -1,4 +1,4 @@
-"""Make Data of what the script gives: values, a shape, or a file.
+"""Make `Data` from the values, the shape or the file that the script gives.
 
 synk.data, build_inputs -> make_data -> Data in shared memory, FileData in a file
 """
@@ -32,7 +32,7 @@ def make_data(
     oversize: float = 1,
     name: str | None = None,
 ) -> Data:
-    """Make a Data; see `synk.data`."""
+    """Make Data; the parameters are those of `synk.data`."""
     if var is not None:
         dtype, ndim = _of_variable(var, dtype, ndim)
     _check_options(value, shape, minibatch, force_cast, oversize, name)
@@ -55,7 +55,7 @@ def make_data(
 
 
 def _of_variable(var: Any, dtype: Any, ndim: int | None) -> tuple[Any, int]:
-    """Return dtype and number of dimensions of a variable; raise TypeError if others are asked for."""
+    """Return dtype and number of dimensions of ``var``; raise TypeError if the options contradict them."""
     if not isinstance(var, Variable) or not isinstance(var.type, DenseTensorType):
         raise TypeError(
             f"var={type(var).__name__} is no tensor variable of PyTensor, which gives dtype and dimensions; "
@@ -69,7 +69,7 @@ def _of_variable(var: Any, dtype: Any, ndim: int | None) -> tuple[Any, int]:
 
 
 def _check_options(value: Any, shape: Any, minibatch: Any, force_cast: Any, oversize: Any, name: Any) -> None:
-    """Raise for options that are of the wrong type, or that nothing would read."""
+    """Raise TypeError for options of a wrong type, ValueError for options that would have no effect."""
     for option, given in (("minibatch", minibatch), ("force_cast", force_cast)):
         if not isinstance(given, bool | np.bool_):
             raise TypeError(f"{option}={given!r} is neither True nor False")
@@ -86,6 +86,7 @@ def _check_options(value: Any, shape: Any, minibatch: Any, force_cast: Any, over
 def _file_data(
     owner: Owner, value: Any, dtype: Any, ndim: int | None, minibatch: bool, oversize: float, name: str | None
 ) -> FileData:
+    """Make Data over a file, after checking that the options fit the array in it."""
     memmap = as_memmap(value)
     where = file_label(memmap.filename)
     if dtype is not None and np.dtype(dtype) != memmap.dtype:

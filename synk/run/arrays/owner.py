@@ -1,6 +1,6 @@
-"""Describe what Data, functions and collectives may ask of the run they belong to.
+"""The interface of a run to its Data, functions and collectives.
 
-They are given the run and never reach for it, so tests can give them another.
+They get the run as an argument instead of looking for the open one, so tests can pass a substitute.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from synk.values import messages
 
 
 class Functions(Protocol):
-    """The master's record of functions and objects that the ranks have, as `session.FunctionTable` is one."""
+    """The master's record of what functions and objects ranks have; `session.FunctionTable` implements it."""
 
     def install(self, message: messages.Build) -> None:
-        """Give a function to all ranks, in the place of one of the same number."""
+        """Send a function to all ranks, where it replaces a function of the same number."""
 
     def compile(self, programs: Sequence[tuple[int, int]]) -> None:
-        """Compile functions for calls in so many slices, all at the same time, unless that has happened.
+        """Compile functions on all ranks at the same time, except those that are compiled already.
 
-        There the ranks agree on what runs as C.
+        ``programs`` are pairs of a function's number and a number of slices. While they compile, the ranks
+        also agree on which parts of the graphs run as C.
         """
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
-        """Run a function on rank 0 only, on all rows."""
+        """Run a function on rank 0 only, on all rows, and return its outputs."""
 
     def forget(self, function: int) -> None:
         """Drop a function in all ranks; safe in finalizers, at any moment."""
@@ -35,14 +36,14 @@ class Functions(Protocol):
         """Drop an object of `synk.on_ranks` in all ranks; safe in finalizers, at any moment."""
 
     def profiled(self, profile: Any) -> AbstractContextManager[None]:
-        """Return a context in which a profile watches rank 0."""
+        """Return a context in which ``profile`` measures what rank 0 runs."""
 
 
 class Owner(Protocol):
-    """A run, as `session.Session` is one."""
+    """A run; `session.Session` implements it."""
 
-    on_machines: bool  # several: memory is copied
-    on_gpus: bool  # else ranks read rows where they are, if those are next to each other
+    on_machines: bool  # on several machines: the others get copies of shared memory
+    on_gpus: bool  # if not, ranks read contiguous rows in place, without gathering them
     memory: RunMemory
 
     @property
@@ -55,16 +56,17 @@ class Owner(Protocol):
         """Raise SynkStateError if the run was closed, or this process is not its master."""
 
     def turn(self, label: str) -> AbstractContextManager[None]:
-        """Keep other threads out while a call is prepared and run; what is inside cannot be re-entered."""
+        """Return a context for preparing and running one call; other threads wait, and calls cannot nest."""
 
     def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
-        """Run steps on all ranks as one command, in a turn; return results by step, then by rank.
+        """Run steps on all ranks as one command; return results by step, then by rank. Call it in a `turn`.
 
-        ``start:stop`` are the rows that spans with `messages.IN_COMMAND` in them mean.
+        ``start:stop`` are the rows of the calls whose span is `messages.IN_COMMAND` instead of rows of its
+        own.
         """
 
     def check_imported(self, modules: Collection[str], also_indirectly: bool = False) -> None:
-        """Raise SynkStateError if ranks have one of these modules as it was before a reload.
+        """Raise SynkStateError if the script has reloaded one of these modules since the ranks imported it.
 
-        Those that they import count, too, if ``also_indirectly``.
+        With ``also_indirectly``, the modules that they import are checked, too.
         """

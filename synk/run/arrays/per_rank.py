@@ -3,8 +3,8 @@
     effects of a command's steps -> PerRank.after -> ValueError, before anything runs
                                                   -> the state that the command leaves
 
-All others are equal on all ranks, as every variable is at first. Random states are in neither set: each rank
-has its own stream of them, always.
+All other shared variables are equal on all ranks, as every variable is at first. Random states are not
+recorded: each rank always has a stream of its own.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
 
 
 class Since(NamedTuple):
-    """The cause that has made a variable per rank, and what its values are to each other.
+    """The cause that has made a variable per rank, and how the values of the ranks are related.
 
     Attributes
     ----------
     what : str
-        As errors say it: ``"synk.scatter"``.
+        The cause as errors name it: ``"synk.scatter"``.
     kind : {"rows", "first", "left", "own"}
-        Each rank has its part of the rows of one array, in rank order; rank 0's value was changed alone; it
-        was so in a run that is closed, of which rank 0's value is left, and all ranks of a later run have
-        that; or anything else.
+        "rows": each rank has its part of the rows of one array, in rank order. "first": only rank 0's value
+        was changed. "left": the variable was per rank in a run that is closed; only rank 0's value is left,
+        and all ranks of the present run have that. "own": any other difference.
     """
 
     what: str
@@ -44,31 +44,33 @@ class Since(NamedTuple):
 
 
 State = Mapping[int, Since]
-"""By identity, of what is per rank. One is never changed, so it can be kept and compared."""
+"""The cause for each variable that is per rank, by identity. A State is never changed after it is made."""
 
 
 class Effect(NamedTuple):
-    """The variables that a step takes as equal, and those it leaves equal or per rank, by identity."""
+    """The effect of a step on shared variables: those it needs equal on all ranks, and how it leaves others.
 
-    leaves_equal: tuple[int, ...] = ()
-    leaves_per_rank: tuple[int, ...] = ()
-    since: str = ""  # what has made those per rank, for errors of later calls
-    takes_equal: tuple[int, ...] = ()
-    name: str = ""  # of the function that takes them
-    kind: str = OWN  # of those per rank, as of `Since`
-    remedies: Mapping[int, str] = {}  # for some of these: what else to do than to make them equal
-    # Variables that are made of others, or of themselves: per rank if one of those was.
-    made_of: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    # Variables in which it leaves each rank's part of a sum; and the name of a collective that does not add
-    # such parts up, but leaves one value of another kind.
-    leaves_parts: tuple[int, ...] = ()
-    replaces: str = ""
+    Variables are given by identity.
+    """
+
+    leaves_equal: tuple[int, ...] = ()  # equal on all ranks after the step
+    leaves_per_rank: tuple[int, ...] = ()  # different on each rank after the step
+    since: str = ""  # the cause of the difference, for errors of later calls
+    takes_equal: tuple[int, ...] = ()  # the step is refused if one of these is per rank
+    name: str = ""  # the name of the function that the step calls
+    kind: str = OWN  # the `Since.kind` of ``leaves_per_rank``
+    remedies: Mapping[int, str] = {}  # by variable in ``takes_equal``: an advice for the error message
+    # Updated variables, each with the variables from which its value is computed, itself perhaps: it is per
+    # rank after the step if one of those was before.
+    computed_from: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    leaves_parts: tuple[int, ...] = ()  # variables in which each rank has its part of a sum after the step
+    replaces: str = ""  # the name of a collective that replaces such parts by something other than their sum
 
 
 class PerRank:
-    """A record of the shared variables that are per rank, and since when.
+    """The record of which shared variables are per rank, and why.
 
-    ``variables`` are rank 0's; of those that are gone nothing is kept.
+    ``variables`` are rank 0's; variables that Python has deleted are dropped from the record.
     """
 
     def __init__(self, variables: RankVariables, ranks: RanksByMachine):
@@ -77,10 +79,11 @@ class PerRank:
         self.now: State = {}
 
     def after(self, effects: Iterable[Effect | None]) -> State:
-        """Return the state after steps in this order; `now` itself if it is the same.
+        """Return the state after steps with these effects, in this order; `now` itself if nothing changes.
 
-        Raises ValueError if a step takes a variable as equal that is per rank by then. On one rank a variable
-        is per rank that would be so on several: what is saved there may be loaded on several.
+        Raises ValueError if a step needs a variable equal on all ranks that is per rank by then. A run of one
+        rank raises nothing, but records what would be per rank on several ranks, as its commit or checkpoint
+        may be loaded by several.
         """
         state, lost = dict(self.now), LostParts()
         for effect in effects:
@@ -97,11 +100,15 @@ class PerRank:
                     raise ValueError(
                         _refusal(effect.name, self._variables[variable], state[variable], remedy)
                     )
-            spread = [(made, one) for made, of in effect.made_of for one in of if one in state]
-            made_of = {made: self._spread(effect, one, state[one]) for made, one in reversed(spread)}
+            # Updated variables inherit "per rank" from what they are computed from, by the state before the
+            # step.
+            spread = [(made, one) for made, of in effect.computed_from for one in of if one in state]
+            inherited = {
+                made: self._inherited_cause(effect, one, state[one]) for made, one in reversed(spread)
+            }
             for variable in effect.leaves_equal:
                 state.pop(variable, None)
-            state |= {made: since for made, since in made_of.items() if made not in state}
+            state |= {made: since for made, since in inherited.items() if made not in state}
             if effect.kind == FIRST and self._ranks.n_ranks == 1:
                 continue
             for variable in effect.leaves_per_rank:
@@ -112,15 +119,15 @@ class PerRank:
             return self.now
         return {variable: since for variable, since in state.items() if variable in self._variables}
 
-    def _spread(self, effect: Effect, source: int, since: Since) -> Since:
-        """Return the cause that makes a variable per rank which is made of one that is."""
+    def _inherited_cause(self, effect: Effect, source: int, since: Since) -> Since:
+        """Return why a variable becomes per rank that is computed from the per-rank variable ``source``."""
         if since.kind == LEFT:
             return since
         made = f"function {effect.name!r} made it of {describe(self._variables[source])}, which differed"
         return Since(made)
 
     def of(self, identity: int | None) -> Since | None:
-        """Return the cause that has made a variable per rank; None if it is equal, or has not travelled."""
+        """Return why a variable is per rank; None if it is equal on all ranks, or not sent to them yet."""
         return None if identity is None else self.now.get(identity)
 
     def note_set(self, variable: int) -> None:
@@ -130,26 +137,34 @@ class PerRank:
             self.now = self.after([Effect((), (variable,), since, kind=FIRST)])
 
     def note_left(self, variable: int, since: Since) -> None:
-        """Note that a variable was per rank in a run that is closed: all ranks have rank 0's value."""
+        """Note that a variable was per rank in a closed run; in this run, all ranks have rank 0's value."""
         if is_tracked(self._variables[variable]):
             self.now = {**self.now, variable: since}
 
     def note_failed(self, effects: Iterable[Effect | None]) -> None:
-        """Note that steps may have run in part: what they leave equal is as it was, the rest is per rank."""
+        """Note that a command failed, so that its steps may have run in part.
+
+        Variables that the steps would have left equal stay as they were recorded; variables that they would
+        have left per rank are per rank.
+        """
         self.now = self.after(
             [effect._replace(leaves_equal=(), takes_equal=()) for effect in effects if effect is not None]
         )
 
 
 class LostParts:
-    """Variables of one command that hold parts of a sum, and those that a collective replaced by no sum."""
+    """The variables of one command that hold parts of a sum, and those whose parts a collective has replaced.
+
+    A function that reads such a variable as the sum of all ranks' parts would get a wrong value, if a
+    collective of the same command has put something else than the sum there.
+    """
 
     def __init__(self) -> None:
         self._parts: set[int] = set()
         self._by: dict[int, str] = {}
 
     def note(self, effect: Effect) -> None:
-        """Note a step."""
+        """Note the effect of the next step of the command."""
         replaced = self._parts.intersection(effect.leaves_equal) if effect.replaces else ()
         self._by |= dict.fromkeys(replaced, effect.replaces)
         self._parts.difference_update(effect.leaves_equal)
@@ -158,18 +173,18 @@ class LostParts:
             self._by.pop(variable, None)
 
     def read_by(self, effect: Effect) -> tuple[int, str] | None:
-        """Return a variable that a step reads as the sum of all parts, and what has replaced it; or None."""
+        """Return a variable whose sum the step reads, and the collective that has replaced it; or None."""
         return next(((one, self._by[one]) for one in effect.remedies if one in self._by), None)
 
 
 def left_since(variable: Any) -> Since | None:
-    """Return the cause that had made a variable per rank in a run that is closed, if its value is of then."""
+    """Return why a variable was per rank in a closed run, if it still has the value from then; else None."""
     what = left_of(variable.container)
     return None if what is None else Since(what, LEFT)
 
 
 def warn_of_left(variables: Iterable[Any]) -> None:
-    """Warn of variables that were per rank in a run that is closed: of their values rank 0's is left."""
+    """Warn of variables that were per rank in a closed run, and of whose values only rank 0's is left."""
     for variable in variables:
         since = left_since(variable) if isinstance(variable, SharedVariable) else None
         if since is not None:
@@ -183,7 +198,7 @@ def warn_of_left(variables: Iterable[Any]) -> None:
 
 
 def is_tracked(variable: Any) -> bool:
-    """Return whether a shared variable is equal or per rank: random states are neither."""
+    """Return whether the record covers a shared variable; it does not cover random states."""
     return not isinstance(variable.type, RandomType)
 
 
@@ -191,6 +206,7 @@ DECLARE = "declare the operation of the results that need it, as in (output, 'av
 
 
 def _replaced(function: str, variable: Any, collective: str, remedy: str) -> str:
+    """Return the message of the error for a variable whose sum a collective has replaced."""
     called = variable.name or "variable"
     return (
         f"function {function!r} takes {describe(variable)} as the sum of all ranks' parts, but {collective} "
@@ -199,8 +215,9 @@ def _replaced(function: str, variable: Any, collective: str, remedy: str) -> str
 
 
 def _refusal(function: str, variable: Any, since: Since, remedy: str) -> str:
+    """Return the message of the error for a variable that is per rank, but needed equal on all ranks."""
     called = variable.name or "variable"
-    # What is to be the sum of all parts is not one rank's.
+    # A broadcast is no remedy for parts of a sum: it would give all ranks the part of rank 0.
     broadcast = f"or synk.broadcast({called}) " if remedy == DECLARE or since.kind != OWN else ""
     return (
         f"function {function!r} takes {describe(variable)} as equal on all ranks, but its values differ "

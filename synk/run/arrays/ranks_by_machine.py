@@ -1,6 +1,6 @@
-"""The number of ranks of a run, which all parts of the run read here.
+"""The number of ranks on each machine of a run, in one object that all parts of the run share.
 
-fork -> RanksByMachine ... restart -> use: more or fewer
+fork -> RanksByMachine ... restart -> use, with more or fewer ranks
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ class RanksByMachine:
     Attributes
     ----------
     sizes : tuple of int
-        By machine.
+        The number of ranks on each machine.
     n_ranks : int
-        Of all machines.
+        The number of ranks on all machines.
     places : list of int
-        By rank, its number among those of its machine.
+        The place of each rank: its number, from 0, among the ranks of its machine.
     """
 
     def __init__(self, sizes: Sequence[int]):
         self.use(sizes)
 
     def use(self, sizes: Sequence[int]) -> None:
-        """Go on with so many ranks on each machine."""
+        """Set the number of ranks on each machine, from which the other attributes follow."""
         self.sizes = tuple(sizes)
         self.n_ranks = sum(sizes)
         self.places = [place for size in sizes for place in range(size)]

@@ -1,4 +1,4 @@
-"""Remember the commands of a run that may be sent again, and drop them when what they refer to is given up.
+"""Remember the commands of a run that may be sent again, until the memory that they refer to is freed.
 
 PreparedCommand.keep -> RememberedCommands.add ... drop_segment, drop_variable, drop_all
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class RememberedCommands:
-    """The commands of a run that may be sent again; all methods are safe in finalizers, at any moment.
+    """The commands of a run that may be sent again; finalizers may call all methods, at any moment.
 
     Each is a `PreparedCommand`, which names the ``segments`` and shared ``variables`` that it relies on.
     """
@@ -20,11 +20,11 @@ class RememberedCommands:
         self._commands: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def add(self, command: Any) -> None:
-        """Note a command, to be dropped when something that it refers to is given up."""
+        """Add a command, to be dropped when a segment or variable that it names is."""
         self._commands[id(command)] = command
 
     def drop_all(self) -> None:
-        """Drop all commands: calls are prepared anew."""
+        """Drop all commands, so that the next calls are prepared anew."""
         self._drop(lambda command: True)
 
     def drop_segment(self, segment: int) -> None:

@@ -1,6 +1,6 @@
-"""The memory of a run, as the master has it: segments, buffers, and shared variables.
+"""The memory of a run, as the master sees it: segments, buffers, and shared variables.
 
-fork -> RunMemory ... restart -> begin_anew ... close: the script is left with plain shared variables
+fork -> RunMemory ... restart -> begin_anew ... close: the script's shared variables are plain ones again
 """
 
 from __future__ import annotations
@@ -22,46 +22,48 @@ from synk.transport.memory.segments import SegmentTable, StagingBuffers
 
 
 class Messenger(Protocol):
-    """The sender of messages to all workers, as `session.Commands` is one."""
+    """The sender of messages to all workers; `session.Commands` implements it."""
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send a message at once."""
 
     def release(self, message: Any) -> None:
-        """Send a message when the run is next at rest; safe in finalizers, at any moment."""
+        """Send a message as soon as no command is running; finalizers may call it, at any moment."""
 
     def release_later(self, message: Any) -> None:
-        """Send a message with the next one that is released; safe like `release`."""
+        """Send a message together with the next one that `release` sends; finalizers may call it, too."""
 
     def growth(self) -> AbstractContextManager[None]:
         """Return a context in which a message may be sent in the middle of a command."""
 
 
 class RunMemory:
-    """Holds what the ranks of a run share, and the master's record of it, made in this order.
+    """The memory that the ranks of a run share, and the master's records of it, made in this order.
 
     Attributes
     ----------
     ranks : RanksByMachine
     remembered : RememberedCommands
-        Commands that may be sent again while what they refer to stays where it is.
+        The commands that may be sent again as long as the memory they refer to stays in its place.
     segments : SegmentTable
+        The segments of shared memory.
     staging : StagingBuffers
-        The arrays of calls, which the next call of the same function writes over.
+        Copies of the arrays that calls were given, which the next call of the same function overwrites.
     temporary : StagingBuffers
-        Values that are handed out, which may be as large as a data set: freed at the end of each turn.
+        Values on their way to shared variables. They may be as large as a data set, so they are freed at the
+        end of each turn.
     arena : Arena
-        Arrays of collectives that are not in ``shared_storage``.
+        Where collectives exchange arrays that are not in ``shared_storage``.
     variables : RankVariables
         Rank 0's shared variables, by identity.
     per_rank : PerRank
-        Which of them differ between ranks.
+        The record of which shared variables differ between ranks.
     shared : SharedTable
-        Which have travelled to the workers.
+        The record of which shared variables were sent to the workers.
     shared_storage : SharedStorage
-        Which are in segments.
+        The record of which shared variables are stored in segments.
     lengths : RowsByRank
-        Their rows on all ranks, which ``ask_shapes`` finds out.
+        The numbers of rows of shared variables on all ranks; ``ask_shapes`` asks the ranks for them.
     """
 
     def __init__(
@@ -95,25 +97,28 @@ class RunMemory:
         self.lengths = RowsByRank(own, ask_shapes)
 
     def drop_shared(self) -> None:
-        """Give up what some rank may not have attached: what is made next, all ranks may attach."""
+        """Free buffers and stored variables, after a rank failed to attach a segment of shared memory.
+
+        The next ones are made in new segments, which all ranks may be able to attach.
+        """
         self.remembered.drop_all()
         self.staging.drop_all()
         self.temporary.drop_all()
         self.shared_storage.release_all()
 
     def leave_storage(self) -> None:
-        """Copy rank 0's variables into its own memory; they are stored anew at their next collective."""
+        """Copy rank 0's variables out of shared memory; each is stored there again at its next collective."""
         self.variables.leave_storage()
         self.shared_storage.release_all()
 
     def begin_anew(self) -> None:
-        """Forget what only the workers had who have ended."""
+        """Forget what depends on the former workers, before a restart starts others."""
         self.lengths.clear()
         self.arena.drop()
         self.remembered.drop_all()
 
     def close(self) -> None:
-        """Free all that was shared; variables keep rank 0's values, on the host."""
+        """Free all shared memory; shared variables of the script keep rank 0's values, on the host."""
         self.variables.leave_device()
         self.variables.leave_storage()
         self.segments.close()

@@ -1,11 +1,12 @@
-"""Shared memory for the shared variables that take part in collectives, mapped by every rank.
+"""The master's record of where shared variables are stored in shared memory, which every rank maps.
 
 A variable is stored there at its first collective and stays: programs update it in place, so collectives find
-all ranks' values without copying them anywhere first. Each rank's array has its own shape, since what
-is scattered need not divide evenly.
+all ranks' values without copying them anywhere first. Each rank has an array of its own, and shapes may
+differ, since scattered rows need not divide evenly.
 
-Of several machines each has a block of the same number and length, with the arrays of its own ranks: those at
-the same place in their machines are at the same place in the blocks.
+If there are several machines, each has its own copy of a block (a segment that variables share), of the same
+number and length, with the arrays of its own ranks. The place of a rank is its number among the ranks of its
+machine; ranks at the same place have their arrays at the same offset.
 
     SharedStorage.ensure (master) -> Attach per block, UseStorage per variable -> RankVariables.use_storage
 
@@ -30,32 +31,32 @@ from synk.transport.memory.segments import SegmentTable, aligned
 from synk.values import messages
 from synk.values.errors import SharedMemoryFull
 
-BLOCK_BYTES = 1 << 20  # a block that has as much takes no further variable
+BLOCK_BYTES = 1 << 20  # a block with this many bytes in use takes no further variable
 
 Shapes = Sequence[tuple[int, ...]]  # by rank
 
 
 class Extent(NamedTuple):
-    """Bytes of a block that are set aside for the value of a variable at one place of a machine."""
+    """The bytes of a block that are reserved for a variable's value on the ranks at one place."""
 
     offset: int
     nbytes: int
 
 
 class VariableMemory(NamedTuple):
-    """The memory of one variable."""
+    """The places in memory of the arrays of one variable."""
 
-    segment: int
+    segment: int  # number of the block
     extents: tuple[Extent, ...]  # by place
-    refs: tuple[messages.ArrayRef, ...]  # by rank, the arrays in them
+    refs: tuple[messages.ArrayRef, ...]  # by rank: its array, in the extent of the rank's place
 
 
 def divide_among_blocks(
     sizes: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, dict[int, tuple[Extent, ...]]]]:
-    """Divide variables, of so many bytes by place, among blocks.
+    """Divide variables among blocks; ``sizes`` are the bytes that each needs, by place.
 
-    Yields the bytes of each block, and the extents of the variables in it, by place.
+    Yields for each block its bytes, and for each variable in it the extents, by place.
     """
     end, block = 0, dict[int, tuple[Extent, ...]]()
     for identity, of_places in sizes.items():
@@ -74,20 +75,22 @@ def divide_among_blocks(
 
 
 def _extents(start: int, sizes: Sequence[int]) -> tuple[Extent, ...]:
+    """Return extents of these sizes, one behind the other from byte ``start``."""
     stops = itertools.accumulate(sizes, initial=start)
     return tuple([Extent(offset, nbytes) for offset, nbytes in zip(stops, sizes, strict=False)])
 
 
 def _reserved(nbytes: int) -> int:
-    return aligned(max(1, nbytes))  # so that no two arrays are in one place
+    """Return the bytes to reserve for an array: at least one, so that no two arrays have the same offset."""
+    return aligned(max(1, nbytes))
 
 
 class SharedStorage:
     """The master's record of which shared variables are stored in shared memory, and where.
 
-    ``post(message)`` reaches all workers. Variables on GPUs are not ``wanted`` there: NCCL moves them, or
-    they are staged, and a copy here would cost memory and time. ``on_release`` is called with each variable
-    whose storage is given up.
+    ``post(message)`` sends a message to all workers. ``is_used`` is False on GPUs: there NCCL moves the
+    values, or they are staged, and a copy in shared memory would cost memory and time.
+    ``on_release(identity)`` is called for each variable whose storage is given up.
     """
 
     def __init__(
@@ -96,32 +99,32 @@ class SharedStorage:
         post: Callable[..., None],
         own: RankVariables,
         ranks: RanksByMachine,
-        wanted: bool,
+        is_used: bool,
         on_release: Callable[[int], None],
     ):
         self._segments = segments
         self._post = post
         self._own = own
         self._ranks = ranks
-        self._is_wanted = wanted
+        self._is_used = is_used
         self._on_release = on_release
         self._placements: dict[int, VariableMemory] = {}  # by variable
-        self._in_segment: dict[int, set[int]] = {}  # the variables stored there
-        self._reshaped: set[int] = set()
+        self._in_segment: dict[int, set[int]] = {}  # by segment: the variables stored in it
+        self._reshaped: set[int] = set()  # variables whose values no longer have the shapes of their arrays
         own.on_drop = self.release
 
     @property
-    def _wanted(self) -> bool:
-        return self._is_wanted and self._ranks.n_ranks > 1
+    def _is_active(self) -> bool:
+        return self._is_used and self._ranks.n_ranks > 1
 
     def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
-        """Store variables in shared memory, unless they are there or there is no room.
+        """Store variables in shared memory if they are not there yet and there is room.
 
-        If ``alike``, all ranks' values are to have the shape of rank 0's; else it is enough that this one
-        fits.
+        If ``alike``, the arrays of all ranks must have the shape of rank 0's value; else only rank 0's array
+        must.
         """
         wanted = {}
-        for identity in identities if self._wanted else ():
+        for identity in identities if self._is_active else ():
             shape, known = self._own.value(identity).shape, self._placements.get(identity)
             whole = alike or identity in self._reshaped
             compared = () if known is None else known.refs if whole else known.refs[:1]
@@ -129,90 +132,95 @@ class SharedStorage:
                 wanted[identity] = [shape] * self._ranks.n_ranks
         self._store(wanted)
 
-    def watched(self, identities: Iterable[int]) -> list[tuple[list[Any], Any]] | None:
-        """Return PyTensor's storage of variables with the arrays that `ensure` leaves there.
+    def stored_arrays(self, identities: Iterable[int]) -> list[tuple[list[Any], Any]] | None:
+        """Return for each variable PyTensor's storage list on rank 0, and the array that `ensure` put there.
 
-        While these are in it, on rank 0, there is nothing to ensure. None if it must look every time.
+        While each storage holds its array, `ensure` need not be called again. Return None if it must be
+        called every time, because there was no room for a variable.
         """
-        if not self._wanted:
+        if not self._is_active:
             return []
-        watched = []
+        stored_arrays = []
         for identity in identities:
             shared = self._own.storage(identity)
             if shared is None:  # there was no room
                 return None
-            watched.append((self._own[identity].container.storage, shared[0]))
-        return watched
+            stored_arrays.append((self._own[identity].container.storage, shared[0]))
+        return stored_arrays
 
     def note_reshaped(self, identity: int) -> None:
-        """Note that all ranks' values have one shape now, whatever their storage has."""
+        """Note that a collective has given all ranks values of one shape, which their arrays may not have."""
         self._reshaped.add(identity)
 
     def shapes(self, identity: int) -> list[tuple[int, ...]]:
-        """Return the shapes of all ranks' arrays; where there are none, those they would usually have."""
+        """Return the shapes of all ranks' arrays; if there are none, that of rank 0's value for each rank."""
         known = self._placements.get(identity)
         if known is None:
             return [self._own.value(identity).shape] * self._ranks.n_ranks
         return [ref.shape for ref in known.refs]
 
     def place(self, wanted: Mapping[int, Shapes]) -> list[list[NDArray[Any] | None] | None]:
-        """Give variables arrays of these shapes; return by variable its arrays, by rank.
+        """Give variables arrays of the ``wanted`` shapes; return the arrays by variable, then by rank.
 
-        None where there are to be none, or there is no room; of ranks on other machines the arrays are None.
+        A variable has None instead of a list if shared memory is not used or has no room. In a list, the
+        ranks of other machines have None, as this process does not see their arrays.
         """
-        if self._wanted:
+        if self._is_active:
             self._reshaped.difference_update(wanted)
             self._store({n: shapes for n, shapes in wanted.items() if not self._has(n, shapes)})
         return [self._arrays(n) if self._has(n, shapes) else None for n, shapes in wanted.items()]
 
     def _arrays(self, identity: int) -> list[NDArray[Any] | None]:
+        """Return the arrays of a variable, by rank; None for ranks of other machines."""
         here = list(self._own.storage(identity) or ())
         return [*here, *[None] * (self._ranks.n_ranks - len(here))]
 
     def _has(self, identity: int, shapes: Shapes) -> bool:
+        """Tell whether a variable is stored in arrays of exactly these shapes."""
         known = self._placements.get(identity)
         return known is not None and [ref.shape for ref in known.refs] == list(shapes)
 
     def take_stored(self, identity: int) -> None:
-        """Make what is stored for rank 0 its value; the others do so by a step."""
+        """Make the stored array of rank 0 its value; the other ranks do so in a step of the command."""
         self._own.take_stored(identity)
 
     def _store(self, wanted: Mapping[int, Shapes]) -> None:
-        """Store variables in arrays of other shapes, as far as there is room."""
+        """Store variables in arrays of the ``wanted`` shapes, as far as there is room, and tell all ranks."""
         self._reshaped.difference_update(wanted)
         sizes = {n: self._sizes_of(n, shapes) for n, shapes in wanted.items()}
-        placed = {n: self._placements[n] for n in wanted if self._suits(n, sizes[n])}
+        placed = {n: self._placements[n] for n in wanted if self._has_room_for(n, sizes[n])}
         others = {n: of_ranks for n, of_ranks in sizes.items() if n not in placed}
         for nbytes, extents in divide_among_blocks(others):
-            with suppress(SharedMemoryFull):  # collectives stage them then
+            with suppress(SharedMemoryFull):  # collectives then copy these variables into staging buffers
                 placed.update(self._allocate(nbytes, extents))
         for n, placement in placed.items():
             self._placements[n] = placement._replace(refs=self._refs(n, placement, wanted[n]))
-        told = tuple([messages.UseStorage(n, self._placements[n].refs) for n in placed])
-        if told:
-            self._post(messages.Several(told))
-        for message in told:
+        use_storage = tuple([messages.UseStorage(n, self._placements[n].refs) for n in placed])
+        if use_storage:
+            self._post(messages.Several(use_storage))
+        for message in use_storage:
             here = message.arrays[: self._ranks.sizes[0]]
             self._own.use_storage(message.identity, [self._segments.array(ref) for ref in here], place=0)
 
     def _refs(
         self, identity: int, placement: VariableMemory, shapes: Shapes
     ) -> tuple[messages.ArrayRef, ...]:
+        """Return references to arrays of these shapes, by rank, in the extents of a placement."""
         dtype, segment = self._own.value(identity).dtype.str, placement.segment
         offsets = [placement.extents[place].offset for place in self._ranks.places]
         both = zip(shapes, offsets, strict=True)
         return tuple([messages.ArrayRef(segment, dtype, shape, offset) for shape, offset in both])
 
     def _sizes_of(self, identity: int, shapes: Shapes) -> list[int]:
-        """Return the bytes of a variable by place: those of the largest array that any machine has there."""
+        """Return by place how many bytes the largest array of a variable has at that place of any machine."""
         itemsize = self._own.value(identity).dtype.itemsize
         sizes = [0] * max(self._ranks.sizes)
         for place, shape in zip(self._ranks.places, shapes, strict=True):
             sizes[place] = max(sizes[place], math.prod(shape) * itemsize)
         return sizes
 
-    def _suits(self, identity: int, sizes: Sequence[int]) -> bool:
-        """Tell whether values of these sizes have room where a variable is stored, and not much too much."""
+    def _has_room_for(self, identity: int, sizes: Sequence[int]) -> bool:
+        """Tell whether a variable's extents have room for these sizes, by place, at most twice as much."""
         known = self._placements.get(identity)
         return known is not None and all(
             nbytes <= extent.nbytes <= 2 * _reserved(nbytes)
@@ -220,17 +228,17 @@ class SharedStorage:
         )
 
     def _allocate(self, nbytes: int, extents: Mapping[int, tuple[Extent, ...]]) -> dict[int, VariableMemory]:
-        """Return placements in a new block."""
+        """Allocate a block, and return the placements of variables in it, still without array references."""
         segment = self._segments.allocate(nbytes)
         for identity in extents:
             self.release(identity)
         self._in_segment[segment] = set(extents)
         return {identity: VariableMemory(segment, extents[identity], ()) for identity in extents}
 
-    def is_seen(self, identity: int) -> bool:
-        """Return whether a variable is stored where rank 0 sees the arrays of all ranks.
+    def is_visible_to_master(self, identity: int) -> bool:
+        """Return whether rank 0 sees the arrays of all ranks, since these are in the memory of one machine.
 
-        Only the master's word on it is the same for all.
+        The master decides this for all ranks; each by itself might decide differently.
         """
         return identity in self._placements and len(self._ranks.sizes) == 1
 

@@ -1,7 +1,7 @@
-"""The master's record of which shared variables have travelled to the workers.
+"""The master's record of which shared variables have travelled, that is, were sent to the workers.
 
-They travel by identity: the value once, with the first function or collective that uses them, and never again
-unless asked for.
+Each gets a number, its identity, by which messages name it. Its value is sent once, with the first function
+or collective that uses it, and again only by `SharedTable.resend`.
 
     SharedTable.identify (master) -> Share -> RankVariables.add (worker)
 """
@@ -27,12 +27,12 @@ from synk.values.by_value import dumps
 
 
 class SharedTable:
-    """The master's record of which shared variables have travelled.
+    """The master's record of which shared variables were sent to the workers.
 
-    ``post(message)`` reaches all workers, ``release(message)`` does so too, later, from wherever it is
-    called: with other messages. ``per_rank`` is told when the script sets a variable on rank 0 of several,
-    and what a run before has left. By ``to_host`` it reads values that programs left on the device of rank 0,
-    on any thread.
+    ``post(message)`` sends a message to all workers at once; ``release(message)`` sends it later, with
+    others, and may be called anywhere, also in a finalizer. ``per_rank`` is notified when the script sets a
+    variable, and of variables that were per rank in a former run. ``to_host`` copies values from rank 0's
+    device, in any thread; it is None if ranks compute on cores.
     """
 
     def __init__(
@@ -56,27 +56,27 @@ class SharedTable:
         self._last = 0
 
     def identify(self, variable: SharedVariable) -> int:
-        """Return the variable's identity, as `identify_all` does."""
+        """Return the identity of one variable, as `identify_all` does."""
         known = self._identities.get(id(variable))
         return self.identify_all([variable])[0] if known is None else known
 
     def identify_read(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
-        """Return the identities of variables whose present values are read, as `identify_all` does.
+        """Return the identities of variables whose present values will be read, as `identify_all` does.
 
-        Warns of those that were per rank in a run that is closed.
+        Warns of variables that were per rank in a closed run, so that only rank 0's value is left.
         """
         if self._ranks.n_ranks > 1:
-            warn_of_left(variables)  # those that have travelled are none
+            warn_of_left(variables)  # only of new ones: sending a variable drops the note of the closed run
         return self.identify_all(variables)
 
     def known(self, variable: SharedVariable) -> int | None:
-        """Return the variable's identity if it has travelled."""
+        """Return the variable's identity, or None if it was not sent to the workers yet."""
         return self._identities.get(id(variable))
 
     def identify_all(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
-        """Return the identities of variables, sending those that are new to the workers, in one message.
+        """Return the identities of variables; those that the workers lack are sent, in one message.
 
-        Raises TypeError if one is not a shared variable, or its value cannot travel; none has travelled then.
+        Raises TypeError if one is not a shared variable, or its value cannot be pickled; then none was sent.
         """
         new = {id(variable): variable for variable in variables if id(variable) not in self._identities}
         for variable in new.values():
@@ -86,6 +86,7 @@ class SharedTable:
         return tuple([self._identities[id(variable)] for variable in variables])
 
     def _send(self, new: dict[int, SharedVariable]) -> None:
+        """Send variables, given by their new identities, to the workers, and record them here."""
         self._last += len(new)
         self._post_values(new)
         for identity, variable in new.items():
@@ -97,30 +98,31 @@ class SharedTable:
             self._adopt(identity, variable)
 
     def _take_left(self, identity: int, variable: SharedVariable) -> None:
-        """Note what a run before has left of a variable; the container knows it until values change."""
+        """Move the note that a variable was per rank in a closed run from its container to the record."""
         since = left_since(variable)
         if since is not None:
             self._per_rank.note_left(identity, since)
         forget_left(variable.container)
 
     def _adopt(self, identity: int, variable: SharedVariable) -> None:
-        """Let a variable take part in a run of several ranks, or one on a device."""
+        """Adapt the variable's container, so that the script reads and sets its value as the run needs it."""
         several = self._ranks.n_ranks > 1
         if several or self._on_device:
             note_set = partial(self._per_rank.note_set, identity) if several else None
             adopt(variable.container, self._to_host, note_set)
 
     def adopt_all(self) -> None:
-        """Let all variables take part in a run that has become one of more or fewer ranks."""
+        """Do `_adopt` for all variables again, after a restart with more or fewer ranks."""
         for identity, variable in self._alive().items():
             self._adopt(identity, variable)
 
     def _post_values(self, variables: dict[int, SharedVariable]) -> None:
+        """Send variables with their values to all workers; raise TypeError if one cannot be pickled."""
         if self._ranks.n_ranks == 1 or not variables:
             return
         types: dict[Any, Any] = {}
         shares = [self._share(*entry) for entry in variables.items()]
-        # Equal types are pickled once.
+        # Variables of equal types get the same type object, which is pickled once.
         shares = [share._replace(type=types.setdefault(share.type, share.type)) for share in shares]
         try:
             self._post(messages.Several(tuple(shares)))
@@ -131,6 +133,7 @@ class SharedTable:
             ) from error
 
     def _share(self, identity: int, variable: SharedVariable) -> messages.Share:
+        """Return the message that sends a variable with rank 0's present value, not a copy of it."""
         value = self._to_host(variable.container.storage[0])
         return messages.Share(identity, type(variable), variable.type, variable.name, value)
 
@@ -139,29 +142,31 @@ class SharedTable:
         self._post_values(dict(zip(self.identify_all(variables), variables, strict=True)))
 
     def shares(self) -> list[messages.Share]:
-        """Return the messages that tell of every variable, with rank 0's present value itself."""
+        """Return the messages that send every variable, with rank 0's present values, not copies of them."""
         return [self._share(identity, variable) for identity, variable in self._alive().items()]
 
     def _alive(self) -> dict[int, SharedVariable]:
+        """Return the variables that were sent and still exist, by identity."""
         references = self._references.copy()  # a finalizer may change it at any moment
         alive = {identity: reference() for identity, reference in references.items()}
         return {identity: variable for identity, variable in alive.items() if variable is not None}
 
     @contextmanager
     def held(self) -> Iterator[tuple[int, ...]]:
-        """Yield the identities of all variables, none of which is dropped meanwhile."""
+        """Yield the identities of all variables; none of them can be deleted inside this context."""
         alive = self._alive()
         yield tuple(alive)
         del alive
 
     def _forget(self, key: int, identity: int) -> None:
+        """Drop a deleted variable on all ranks; ``key`` was its `id`."""
         self._identities.pop(key, None)
         self._references.pop(identity, None)
         self._own.drop(identity)
         self._release(messages.Unshare(identity))
 
     def close(self, per_rank: State) -> None:
-        """Let the variables be plain PyTensor ones again, which know what they were by ``per_rank``."""
+        """Make all variables plain PyTensor ones again; those in ``per_rank`` keep a note of the cause."""
         for identity, variable in self._alive().items():
             since = per_rank.get(identity)
             lost = since is not None and (self._ranks.n_ranks > 1 or since.kind == LEFT)
@@ -169,7 +174,7 @@ class SharedTable:
 
 
 def _travels(share: messages.Share) -> bool:
-    """Tell whether a variable can be pickled: asked when several could not."""
+    """Tell whether one variable can be pickled, to find the culprit after pickling several has failed."""
     try:
         dumps(share, lambda buffer: None)
     except (pickle.PicklingError, TypeError, AttributeError):

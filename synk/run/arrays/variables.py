@@ -1,4 +1,4 @@
-"""Shared variables, which every rank has a copy of.
+"""The shared variables of one rank: each rank has its own copy of them.
 
 Share -> RankVariables.add ... value, assign, shared_arrays -> programs and collectives
 """
@@ -24,8 +24,8 @@ from synk.values.script_frames import stacklevel
 class RankVariables:
     """One rank's shared variables, by identity.
 
-    Programs leave values on their device; what goes to the script is read `on_host`, and what goes to other
-    ranks `on_device`. ``to_host`` and ``from_host`` are those of the rank's `Device`.
+    Programs leave values on their device. `on_host` reads a value for the script, `on_device` one for a
+    collective. ``to_host`` and ``from_host`` are the methods of the rank's `Device`.
     """
 
     def __init__(
@@ -38,29 +38,30 @@ class RankVariables:
         self._to_host = to_host
         self._from_host = from_host
         self._variables: dict[int, SharedVariable] = {}
-        self._storage: dict[int, SharedArrays] = {}  # by identity, of this machine's ranks
-        self._last_places: dict[int, weakref.ref[Any]] = {}  # by identity, on the device
+        self._storage: dict[int, SharedArrays] = {}  # by identity: the arrays of this machine's ranks
+        self._last_places: dict[int, weakref.ref[Any]] = {}  # by identity: the last array on the device
         self.on_drop: Callable[[int], None] = lambda identity: None
 
     def add(self, message: messages.Share) -> None:
-        """Make this rank's copy of a variable that travelled, or give the copy its new value."""
+        """Make this rank's copy of a variable that the master sent, or assign the sent value to the copy."""
         value = message.value
         if isinstance(value, np.random.Generator) and not message.own:
             value = stream(value, self._rank)
         elif isinstance(value, np.ndarray) and not value.flags.writeable:
             value = value.copy()  # updates write in place
         if message.identity in self._variables:
-            self.assign(message.identity, value)  # programs hold on to the container
+            self.assign(message.identity, value)  # the container must stay: compiled programs refer to it
         else:
             self._variables[message.identity] = message.kind(
                 type=message.type, value=value, strict=None, name=message.name
             )
 
     def adopt(self, identity: int, variable: SharedVariable) -> None:
-        """Take the master's own variable: same storage, but without its default update."""
+        """Use the script's own variable on rank 0: a clone with its container, without a default update."""
         self._variables[identity] = variable.clone()
 
     def drop(self, identity: int) -> None:
+        """Drop this rank's copy of a variable."""
         self._variables.pop(identity, None)
         self._storage.pop(identity, None)
         self._last_places.pop(identity, None)
@@ -77,18 +78,19 @@ class RankVariables:
         return self._variables[identity].container.storage[0]
 
     def on_host(self, identity: int) -> Any:
-        """Return the value itself where it is on the host, else a copy."""
+        """Return the value itself if it is on the host, else a copy on the host."""
         return self._to_host(self.value(identity))
 
     def on_device(self, identity: int) -> Any:
-        """Return the value itself, on the device, where it stays from now on; of arrays only.
+        """Return the value, which must be an array, on the device; it stays there from now on.
 
-        A copy there of vectors of whole numbers: they may be lengths, which programs read on the host.
+        Vectors and scalars of integers or booleans are copied there instead, and stay on the host as well:
+        they may be lengths, which programs read on the host.
         """
         storage, last = self._variables[identity].container.storage, self._last_places.get(identity)
         value = storage[0]
         if is_on_host(value):
-            # Where it was there last, if a recording goes on to read it from there.
+            # In the array that held it last, as a recorded CUDA graph may read it at that address.
             value = self._from_host(overwritten(last and last(), value))
         if value.ndim > 1 or value.dtype.kind not in "iub":
             storage[0] = value
@@ -97,7 +99,7 @@ class RankVariables:
         return value
 
     def assign(self, identity: int, value: Any) -> None:
-        """Put ``value`` in place of the old one: in an array that is there for it, if there is one."""
+        """Set the variable to ``value``: copied into the rank's present or stored array, if one fits."""
         storage = self._variables[identity].container.storage
         arrays = isinstance(value, np.ndarray) and isinstance(storage[0], np.ndarray)
         room = self._room(identity, value.dtype, value.shape) if arrays else None
@@ -106,11 +108,11 @@ class RankVariables:
                 room[...] = value
             storage[0] = room
         else:
-            # Values of the host are left there: programs may want them there, and take them over if not.
+            # A value on the host stays there: programs that need it on the device bring it there themselves.
             storage[0] = value if is_on_host(value) else overwritten(storage[0], value)
 
     def fill(self, identity: int, shape: tuple[int, ...], write: Callable[[Any], Any]) -> None:
-        """Put a value in place of the old one by ``write(array)``, without a copy in between."""
+        """Set the variable by ``write(array)``, which writes the new value into an array of ``shape``."""
         storage = self._variables[identity].container.storage
         dtype = storage[0].dtype
         room = self._room(identity, dtype, shape)
@@ -120,7 +122,11 @@ class RankVariables:
         storage[0] = room
 
     def _room(self, identity: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """Return the array that a new value belongs into, if one fits: the stored before the present one."""
+        """Return an array into which a new value can be written, or None.
+
+        It is the array in shared memory, or else the present value, if this dtype and shape fit and it is
+        writeable.
+        """
         value = self._variables[identity].container.storage[0]
         shared = self._storage.get(identity)
         for array in (value,) if shared is None else (shared.mine, value):
@@ -132,15 +138,18 @@ class RankVariables:
     # --- shared memory ---------------------------------------------------------------------------
 
     def use_storage(self, identity: int, arrays: list[Any], place: int) -> None:
-        """Keep a variable in shared memory from now on, in its rank's one of ``arrays``, by place.
+        """Store a variable in shared memory from now on: this rank's array is ``arrays[place]``.
 
-        Its value is copied there when it next takes part in a collective, not at once: messages like
-        this one are followed at any time, but only commands may write to what others see.
+        The value is copied there at the variable's next collective, not at once: this message may come at any
+        time, but only commands may write to memory that other ranks read.
         """
         self._storage[identity] = SharedArrays(arrays, place)
 
     def shared_arrays(self, identity: int) -> SharedArrays | None:
-        """Return the arrays in which the ranks of this machine hold the variable; None if it does not fit."""
+        """Return the arrays of all ranks of this machine, once this rank's value is in its own one.
+
+        None if the variable is not stored in shared memory, or the value has another dtype or shape.
+        """
         shared = self._storage.get(identity)
         if shared is None:
             return None
@@ -149,40 +158,40 @@ class RankVariables:
         if value is not mine:
             if (value.dtype, value.shape) != (mine.dtype, mine.shape):
                 return None
-            # The storage is new, or set_value has put another array in its place.
+            # The array in shared memory is new, or set_value has replaced the value.
             mine[...] = value
             storage[0] = mine
         return shared
 
     def storage(self, identity: int) -> SharedArrays | None:
-        """Return the arrays that are there for this machine's ranks, whether values are in them or not."""
+        """Return the shared arrays of this machine's ranks, or None; they may not hold the values yet."""
         return self._storage.get(identity)
 
     def take_stored(self, identity: int) -> None:
-        """Take what is in this rank's shared storage as its value."""
+        """Make this rank's array in shared memory, which somebody else has written, the variable's value."""
         self._variables[identity].container.storage[0] = self._storage[identity].mine
 
     def leave_storage(self) -> None:
         """Copy all variables into this process's own memory again."""
         for identity in self._storage:
             storage = self._variables[identity].container.storage
-            if not storage[0].flags.owndata:  # it is in shared memory, perhaps where it was before
+            if not storage[0].flags.owndata:  # it is in shared memory, perhaps in an array of former storage
                 storage[0] = storage[0].copy()
         self._storage.clear()
 
     def leave_device(self) -> None:
-        """Bring the values that programs left on their device to the host again."""
+        """Bring all values that programs left on the device to the host."""
         try:
             for variable in self._variables.values():
                 storage = variable.container.storage
                 storage[0] = self._to_host(storage[0])
-        except Exception as error:  # a GPU that failed gives nothing back, and the run ends all the same
+        except Exception as error:  # nothing can be read from a failed GPU, but the run must still end
             message = f"close: values of shared variables could not be read back: {error}"
             warnings.warn(message, SynkWarning, stacklevel=stacklevel())
 
 
 def stream(generator: np.random.Generator, rank: int) -> np.random.Generator:
-    """Return rank ``rank``'s own stream of random numbers, the same in every run.
+    """Return the stream of random numbers that a rank makes from rank 0's generator, the same in every run.
 
     Rank 0 keeps the generator's state; each further rank starts one jump (2**127 draws for
     PCG64) beyond the one before.

@@ -1,1 +1,5 @@
-"""One class for each collective on shared variables: what it takes, its check, its step, what comes back."""
+"""The collectives on shared variables, one class for each.
+
+A class checks the arguments on the master, makes the step that every rank runs, and turns the results of the
+ranks into what the script gets.
+"""

@@ -1,4 +1,7 @@
-"""Give ranks values: those of rank 0, or arrays and `Data` of the script."""
+"""The collectives that set shared variables on ranks: `Broadcast`, `Scatter` and `SetValue`.
+
+The values are rank 0's own, or arrays and `Data` of the script.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, OWN, ROWS
 from synk.run.collectives.collective import Collective, checked_flag, checked_rank, is_array, replace_all
-from synk.run.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
+from synk.run.collectives.hand_out import BroadcastStep, OutgoingValue, staged_step, write_now
 from synk.run.functions.prepared import PreparedStep
 from synk.run.functions.selections import filtered, fits
 from synk.run.rank.rank import Rank
@@ -24,7 +27,7 @@ from synk.values.rows import SelectedRows, select, split
 
 
 class Assignment(Collective[None]):
-    """A collective that gives ranks rows of values, all of them or those that ``batch`` selects."""
+    """A collective that sets shared variables to ``values``, or to those rows that ``batch`` selects."""
 
     def __init__(self, shared_vars: Any, values: Any, batch: Any = None):
         super().__init__(shared_vars)
@@ -32,34 +35,35 @@ class Assignment(Collective[None]):
 
     @abstractmethod
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[SelectedRows | None]:
-        """Return the rows of a value that each rank gets; None where it keeps its own."""
+        """Return for each rank the rows of ``array`` that it gets, or None if its value stays as it is."""
 
     def prepare(self, run: Owner) -> PreparedStep:
-        given = self._given(run)
+        given = self._outgoing_values(run)
         return PreparedStep(staged_step(run, given), None, tuple([one.variable for one in given]))
 
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
-        given = self._given(run)
+        given = self._outgoing_values(run)
         run.memory.lengths.forget([one.variable for one in given])
         return [PreparedStep(step, None) for step in write_now(run, given)]
 
     def selected(self, variable: Any, array: Any) -> SelectedRows:
-        """Return the rows of a value that are given to somebody."""
+        """Return the rows of ``array`` that ``batch`` selects; by default all of them."""
         if array.ndim == 0:
             raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
         return select(self._batch, len(array), owner=f"the values of {describe(variable)}")
 
-    def _given(self, run: Owner) -> list[Given]:
+    def _outgoing_values(self, run: Owner) -> list[OutgoingValue]:
+        """Check the values, and return each with the rows of it that every rank gets."""
         pairs = zip(self.variables, self._entries(), strict=True)
         arrays = [_fitting(variable, value) for variable, value in pairs]
         pairs = zip(self.variables, arrays, strict=True)
         rows = [self.shares(variable, array, run.n_ranks) for variable, array in pairs]
         for variable, of_ranks in zip(self.variables, rows, strict=True):
             _check_static_rows(variable, [len(chosen) for chosen in of_ranks if chosen is not None])
-        return [*map(Given, self.identities(run), arrays, rows)]
+        return [*map(OutgoingValue, self.identities(run), arrays, rows)]
 
     def _entries(self) -> list[Any]:
-        """Return a value for each variable."""
+        """Return ``values`` as a list with one entry for each variable."""
         values, n_variables = self._values, len(self.variables)
         if not self._is_list:
             return [values]
@@ -69,9 +73,9 @@ class Assignment(Collective[None]):
 
 
 class Broadcast(Assignment):
-    """Give all ranks rank 0's values, or ``values`` (arrays or `Data`) where they are given.
+    """Give all ranks the same values: ``values`` (arrays or `Data`), or by default those of rank 0.
 
-    Of a random state each rank gets its own stream.
+    If the variable is a random state, each rank gets its own stream of random numbers, made from rank 0's.
     """
 
     name = "broadcast"
@@ -99,11 +103,12 @@ class Broadcast(Assignment):
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
         if self._values is not None:
             return super().prepare_alone(run)
-        # Sparse matrices; and random states, of which each rank takes its own stream.
+        # Sparse matrices and random states are sent; each rank makes its own stream of a random state.
         run.memory.shared.resend([variable for variable in self.variables if not is_array(variable)])
         return [self._own_values(run)]
 
     def _own_values(self, run: Owner) -> PreparedStep:
+        """Return the step that broadcasts rank 0's values of those variables that are arrays."""
         variables = run.memory.shared.identify_all(
             [variable for variable in self.variables if is_array(variable)]
         )
@@ -124,9 +129,9 @@ class Scatter(Assignment):
 
 
 class SetValue(Assignment):
-    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects.
+    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows that ``batch`` selects.
 
-    Random states are set to generators, as `synk.get_value` returns them: the rank goes on with that stream.
+    A random state is set to a generator, as `synk.get_value` returns one: the rank then continues its stream.
     """
 
     name = "set_value"
@@ -146,11 +151,11 @@ class SetValue(Assignment):
         return [states] if states else super().prepare_alone(run)
 
     def _states(self, run: Owner) -> PreparedStep | None:
-        """Return the step if all variables are random states, and all values generators."""
+        """Return the step that sets random states, or None if a value is no generator."""
         pairs = list(zip(self.variables, self._entries(), strict=True))
         if not all(isinstance(value, np.random.Generator) for _, value in pairs):
             return None
-        # The type says that it is no random state, or which kind of generator it needs.
+        # `filter` raises if the variable is no random state, or needs another kind of generator.
         states = tuple([copy_of(variable.type.filter(value)) for variable, value in pairs])
         return PreparedStep(SetStatesStep(self.identities(run), checked_rank(self._rank, run), states), None)
 
@@ -161,14 +166,14 @@ class SetValue(Assignment):
     def described(self) -> str:
         return f"synk.{self.name} on rank {self._rank}"
 
-    def _given(self, run: Owner) -> list[Given]:
+    def _outgoing_values(self, run: Owner) -> list[OutgoingValue]:
         checked_rank(self._rank, run)
-        return super()._given(run)
+        return super()._outgoing_values(run)
 
 
 @dataclass(slots=True)
 class SetStatesStep(Step):
-    """Give one rank random states, which it goes on with as they are."""
+    """Set random states on one rank, unchanged: no stream of the rank's own is made from them."""
 
     variables: tuple[int, ...]
     rank: int
@@ -180,7 +185,7 @@ class SetStatesStep(Step):
 
 
 def _fitting(variable: Any, value: Any) -> Any:
-    """Return a value as a Data or an array that fits the variable."""
+    """Return ``value`` as an array of the variable's type, `Data` unchanged; raise if it does not fit."""
     if not is_array(variable):
         raise TypeError(
             f"shared variable {describe(variable)} is not an array; "
@@ -199,7 +204,10 @@ def _fitting(variable: Any, value: Any) -> Any:
 
 
 def _check_static_rows(variable: Any, lengths: Sequence[int]) -> None:
-    """Refuse rows that contradict a static length: programs are compiled for that one."""
+    """Raise TypeError if the variable's type fixes its number of rows and a rank would get another number.
+
+    Programs are compiled for the number in the type.
+    """
     static = variable.type.shape[0] if variable.type.ndim else None
     if static is not None and any(length != static for length in lengths):
         raise TypeError(
@@ -209,5 +217,5 @@ def _check_static_rows(variable: Any, lengths: Sequence[int]) -> None:
 
 
 def _all(array: Any) -> SelectedRows:
-    """Return all rows; of a 0-d array, which is taken whole anyway, none."""
+    """Return the selection of all rows; it is empty for a 0-d array, which is copied as a whole."""
     return SelectedRows(0, len(array) if array.ndim else 0)

@@ -1,9 +1,10 @@
-"""One collective: what it takes, its check on the master, the step of all ranks, and what comes back.
+"""The base class of collectives: it checks the arguments on the master and prepares the step of all ranks.
 
     synk.all_reduce(v, "max") -> AllReduce(v, "max") -> prepare -> AllReduceStep.run, on every rank -> finish
 
-To add one, write such a class and such a step, and make its verb in ``synk/__init__.py``. `sequence` takes
-the verb from then on, and its page of help is the docstring of the class.
+To add a collective, write a subclass of `Collective` and a `Step`, and make the public function (the verb) in
+``synk/__init__.py``. `synk.sequence` accepts it without further changes, and ``help`` of the verb shows the
+docstring of the class.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ Returned = TypeVar("Returned", covariant=True)
 
 
 class Collective(ABC, Generic[Returned]):
-    """One collective with its arguments, which are checked when it is made, as far as they can be then.
+    """One call of a collective: its shared variables and its options, checked as far as no run is needed.
 
-    ``nccl``, a keyword of Synkhronos, is accepted and ignored: the device decides. By position it would take
-    what is meant for a verb of more variables, or of values.
+    Subclasses accept ``nccl``, an option of Synkhronos, and ignore it: the device decides whether NCCL is
+    used. It is keyword-only, so that a positional argument too many is an error and not taken for ``nccl``.
     """
 
-    name: ClassVar[str]  # of the public verb
-    has_result = False  # whether the verb returns something; of a class, whether it may
-    takes_arrays_only = True  # random states and sparse matrices are refused
-    leaves_equal: bool | None = None  # on all ranks, not per rank; None: the variables stay what they are
-    adds_up = False  # whether parts of a sum are their sum afterwards, or its mean
-    leaves_kind = OWN  # of what is not equal, as of `synk.run.arrays.per_rank.Since`
+    name: ClassVar[str]  # of the public function
+    has_result = False  # whether the call returns a value; on the class: whether a call may do so
+    takes_arrays_only = True  # whether random states and sparse matrices are refused
+    # Whether all ranks have equal values afterwards (True) or values of their own (False); None if the
+    # collective only reads the variables.
+    leaves_equal: bool | None = None
+    adds_up = False  # whether the result is the sum or the mean of the ranks' values
+    leaves_kind = OWN  # how values differ if they are not left equal: the `Since.kind` of the variables
 
     def __init__(self, shared_vars: Any):
         self._is_list = isinstance(shared_vars, list | tuple)
@@ -52,7 +55,7 @@ class Collective(ABC, Generic[Returned]):
 
     @classmethod
     def of(cls, args: Sequence[Any], keywords: Mapping[str, Any]) -> Self:
-        """Return the collective of these arguments; of others than it takes, a TypeError names the verb."""
+        """Return the collective with these arguments; a TypeError names the verb if they do not match it."""
         try:
             return cls(*args, **keywords)
         except TypeError:
@@ -64,14 +67,14 @@ class Collective(ABC, Generic[Returned]):
 
     @abstractmethod
     def prepare(self, run: Owner) -> PreparedStep:
-        """Check what depends on the run, and return the step of a command of several."""
+        """Check the arguments against the run, and return the step for a command of several steps."""
 
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
-        """Return the steps of a command of its own."""
+        """Return the steps for a command that consists of this collective only."""
         return [self.prepare(run)]
 
     def effect(self, run: Owner) -> Effect | None:
-        """Return whether it leaves its variables equal on all ranks, or per rank."""
+        """Return whether the variables are equal or per rank afterwards; None if they do not change."""
         if self.leaves_equal is None:
             return None
         changed = tuple([run.memory.shared.identify(one) for one in self.variables if is_tracked(one)])
@@ -80,25 +83,25 @@ class Collective(ABC, Generic[Returned]):
         return Effect(leaves_per_rank=changed, since=self.described(), kind=self.leaves_kind)
 
     def described(self) -> str:
-        """Return how errors name it that are raised because it has left variables per rank."""
+        """Return the name by which later errors say that this collective has left a variable per rank."""
         return f"synk.{self.name}"
 
     def identities(self, run: Owner) -> tuple[int, ...]:
-        """Return the variables as steps name them."""
+        """Return the variables' identities, the numbers by which steps name them."""
         return run.memory.shared.identify_all(self.variables)
 
     def results(self, of_variables: Sequence[Any]) -> list[Any]:
-        """Return the only value of the verb, in a list: a tuple if a list of variables was given."""
+        """Return a list with the one value of the verb: a tuple if the script gave a list of variables."""
         return [tuple(of_variables) if self._is_list else of_variables[0]]
 
     def check_rows(self, what: str) -> None:
-        """Raise ValueError if a variable is 0-d; ``what`` says what it lacks then."""
+        """Raise ValueError if a variable is 0-d; ``what`` names what it lacks, for the message."""
         for variable in self.variables:
             if variable.type.ndim == 0:
                 raise ValueError(f"{describe(variable)} is 0-d, so it has no {what}")
 
     def check_free_rows(self, run: Owner) -> None:
-        """Raise TypeError if the number of rows of a variable is part of its type."""
+        """Raise TypeError if the type of a variable fixes its number of rows."""
         for variable in self.variables:
             if run.n_ranks > 1 and variable.type.shape[0] is not None:
                 raise TypeError(
@@ -108,7 +111,7 @@ class Collective(ABC, Generic[Returned]):
 
 
 def describe_verb(verb: Callable[..., Any], kind: type[Collective[Any]]) -> None:
-    """Give a function the name, signature and docstring of the collective that it runs."""
+    """Give the function ``verb`` the name, signature and docstring of the collective that it runs."""
     signature = inspect.signature(kind)
     returned = "Any" if kind.has_result else "None"
     verb.__name__ = verb.__qualname__ = kind.name
@@ -120,7 +123,7 @@ def describe_verb(verb: Callable[..., Any], kind: type[Collective[Any]]) -> None
 
 
 def _plain_signature(kind: type[Collective[Any]]) -> inspect.Signature:
-    """Return the signature without annotations."""
+    """Return the signature of a collective's arguments without annotations, for error messages."""
     named = inspect.signature(kind).parameters.values()
     return inspect.Signature([one.replace(annotation=inspect.Parameter.empty) for one in named])
 
@@ -133,7 +136,7 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_rank(rank: Any, run: Owner) -> int:
-    """Return the number of a rank of the run; raise TypeError or IndexError if it is none."""
+    """Return ``rank`` as an int; raise TypeError or IndexError if the run has no such rank."""
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
         raise TypeError(f"rank={rank!r} is not an integer")
     if not 0 <= rank < run.n_ranks:
@@ -154,9 +157,10 @@ def for_each(
     do: Callable[[Any, SharedArrays | None], Any],
     shapes: bool = False,
 ) -> list[Any]:
-    """Return ``do(value, arrays of all ranks)`` of each variable, ranks meeting once for all of them.
+    """Return ``do(value, shared)`` for each variable, where ``value`` is this rank's.
 
-    The other arguments are those of `Communicator.at_once`.
+    ``shared`` are the arrays of all ranks if they are in shared memory, else None. The ranks meet once for
+    all variables, not once for each: the other arguments are those of `Communicator.at_once`.
     """
     shared = [rank.variables.shared_arrays(variable) for variable in variables]
     with rank.communicator.at_once(kind, op, shared, shapes):
@@ -164,17 +168,18 @@ def for_each(
 
 
 def replace_all(rank: Rank, variables: Sequence[int], values: Sequence[Any]) -> None:
-    """Put new values in the place of a rank's."""
+    """Assign new values to a rank's shared variables."""
     for variable, value in zip(variables, values, strict=True):
         rank.variables.assign(variable, value)
 
 
 def module_of(array: Any, rank: Rank) -> Any:
-    """Return the module that computes with an array of a rank where it is."""
+    """Return the array module for an array of a rank: NumPy on the host, else that of the rank's device."""
     return np if isinstance(array, np.ndarray) else rank.device.xp
 
 
 def _listed(shared_vars: Any) -> list[Any]:
+    """Return one shared variable, or a list of them, as a list; raise if one is given twice or is none."""
     variables = list(shared_vars) if isinstance(shared_vars, list | tuple) else [shared_vars]
     seen = set()
     for variable in variables:

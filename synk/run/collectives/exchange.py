@@ -1,4 +1,4 @@
-"""Divide rows among the ranks: those of a reduction, or each rank's own."""
+"""The collectives after which each rank has a part of the rows: `ReduceScatter` and `AllToAll`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synk.values.messages import Step
 
 
 class Exchange(Collective[None]):
-    """A collective after which each rank has its part of the rows; it is not available on GPUs yet."""
+    """A collective after which each rank has a part of the rows; not available on GPUs yet."""
 
     leaves_equal = False
     leaves_kind = ROWS
@@ -25,7 +25,10 @@ class Exchange(Collective[None]):
         self.check_rows("rows to divide among the ranks")
 
     def prepare_exchange(self, run: Owner, alike: bool) -> tuple[int, ...]:
-        """Check what depends on the run, and return the variables as steps name them."""
+        """Check the variables against the run, put them into shared memory, and return their identities.
+
+        ``alike`` tells whether all ranks' values must have one shape.
+        """
         if run.on_gpus:
             raise NotImplementedError(
                 f"synk.{self.name} is not available on GPUs yet; call synk.all_reduce or synk.all_gather, "
@@ -64,7 +67,7 @@ class ReduceScatter(Exchange):
 
 @dataclass(slots=True)
 class ReduceScatterStep(Step):
-    """Combine the values of all ranks, a part of the rows on each."""
+    """Reduce the values of all ranks; each rank computes and keeps its part of the result's rows."""
 
     variables: tuple[int, ...]
     op: str
@@ -99,7 +102,7 @@ class AllToAll(Exchange):
 
 @dataclass(slots=True)
 class AllToAllStep(Step):
-    """Give each rank its part of every rank's rows."""
+    """Send each rank its part of the rows of every rank's value."""
 
     variables: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Join the values of all ranks: on rank 0, for the script, or on all ranks."""
+"""The collectives that join the values of all ranks: `Gather` for the script, `AllGather` on every rank."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class Gather(Collective[Any]):
         return self.results([self._joined(variable, value) for variable, value in gathered])
 
     def _joined(self, variable: Any, value: Any) -> Any:
-        """Return the value that rank 0 has joined; raise where it could not and made a list of copies."""
+        """Return the value as rank 0 has joined it, or join the copies that it sent because shapes differ.
+
+        Raises ValueError if values of different shapes are to be stacked.
+        """
         if not isinstance(value, list):
             return value
         if self._nd_up == 1:
@@ -77,9 +80,9 @@ class GatherStep(Step):
 
 
 def joined_or_copied(arrays: Sequence[Any], stacked: bool, to_host: Callable[[Any], Any]) -> Any:
-    """Return arrays joined along axis 0, or stacked on a new one; a list of copies where that cannot be.
+    """Return arrays joined along axis 0, or stacked on a new axis; if shapes do not fit, a list of copies.
 
-    All of it on the host, where memory is less dear than on a device.
+    The arrays are brought to the host first, where memory is less scarce than on a device.
     """
     arrays = [to_host(array) for array in arrays]
     start = 0 if stacked else 1
@@ -89,7 +92,7 @@ def joined_or_copied(arrays: Sequence[Any], stacked: bool, to_host: Callable[[An
 
 
 class AllGather(Collective[None]):
-    """Give all ranks the values of all, joined along axis 0."""
+    """Give all ranks the values of all ranks, joined along axis 0."""
 
     name = "all_gather"
     leaves_equal = True
@@ -114,7 +117,7 @@ class AllGather(Collective[None]):
 
 @dataclass(slots=True)
 class AllGatherStep(Step):
-    """Join the values of all ranks along axis 0, on all ranks."""
+    """Join the values of all ranks along axis 0, and assign the result on every rank."""
 
     variables: tuple[int, ...]
 

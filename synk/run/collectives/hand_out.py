@@ -1,11 +1,11 @@
-"""Values that the master hands out to shared variables: the shortest way for each.
+"""Carry values from the master to the shared variables of ranks, with as few copies as possible.
 
-In a sequence they wait in staging buffers until their step comes. As a command of their own they
-need not: no rank is at work, so the master writes arrays straight to where the variables live, in
-shared memory, and of Data each rank copies its own rows there.
+In a sequence the values are copied into staging buffers, where they wait until the ranks reach the step. In a
+command of their own there is no need to wait, as no rank computes: the master writes arrays straight into the
+variables, if these are in shared memory. From `Data`, each rank copies its own rows.
 
-    Given values -> staged_step, in a command of several
-                 -> write_now, in a command of its own
+    OutgoingValue -> staged_step, in a command with other steps
+                  -> write_now, in a command of its own
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from synk.values.rows import SelectedRows
 
 @dataclass(slots=True)
 class AssignStep(messages.Step):
-    """Set shared variables from arrays in shared memory; a rank whose span is None keeps its value."""
+    """Set shared variables to rows of arrays in shared memory; a rank whose span is None keeps its value."""
 
     variables: tuple[int, ...]
-    arrays: tuple[messages.ArrayRef | None, ...]  # None: the master has written to where the variable lives
+    arrays: tuple[messages.ArrayRef | None, ...]  # None: the master has already written the variable's rows
     spans: tuple[tuple[messages.RowSpan | None, ...], ...]  # per variable, per rank
     indices: messages.ArrayRef | None
 
@@ -64,7 +64,7 @@ class AssignStep(messages.Step):
 
 @dataclass(slots=True)
 class BroadcastStep(messages.Step):
-    """Copy rank 0's values to all ranks."""
+    """Copy rank 0's values of shared variables to all ranks."""
 
     variables: tuple[int, ...]
 
@@ -72,7 +72,7 @@ class BroadcastStep(messages.Step):
         shared = [_shared_with_rank_0(rank, variable) for variable in self.variables]
         with rank.communicator.at_once("broadcast", "sum", shared, shapes=False):
             for variable, known in zip(self.variables, shared, strict=True):
-                # Where it is shared, the value of another rank does not matter.
+                # In shared memory the result is written over this rank's array, so its old value is not read.
                 array = rank.value(variable) if known is None else known.mine
                 result = rank.communicator.broadcast(array, shared=known)
                 if rank.rank > 0:
@@ -80,7 +80,10 @@ class BroadcastStep(messages.Step):
 
 
 def _shared_with_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
-    """Return the arrays of all ranks if rank 0's value is, or can be put, where this rank's may go."""
+    """Return the variable's arrays in shared memory, if rank 0's value can be copied between them; else None.
+
+    On rank 0 its value must be there; on others it is enough that their array has rank 0's shape.
+    """
     if rank.rank == 0:
         return rank.variables.shared_arrays(variable)
     shared = rank.variables.storage(variable)
@@ -88,27 +91,31 @@ def _shared_with_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
 
 
 @dataclass(eq=False)
-class Given:
-    """A value on its way to the ranks."""
+class OutgoingValue:
+    """A value that the master sends to a shared variable, and the rows of it that each rank gets."""
 
-    variable: int  # by identity
-    array: Any  # or Data
-    rows: Sequence[SelectedRows | None]  # by rank, what it gets; None where it keeps its value
+    variable: int  # its identity
+    array: Any  # NumPy array or Data
+    rows: Sequence[SelectedRows | None]  # by rank; None for a rank that keeps its present value
 
     def is_same_for_all(self) -> bool:
-        """Tell whether all ranks get the same rows: then they copy them from rank 0, at the same time."""
+        """Tell whether all ranks get the same rows; then these go to rank 0 and are broadcast from there."""
         first, *others = self.rows
         return first is not None and all(rows is first for rows in others)
 
     def can_be_written(self, places: Sequence[NDArray[Any] | None]) -> bool:
-        """Tell whether the master can write it to where it is to be, or to where ranks copy it from."""
+        """Tell whether the master can write the value into shared memory itself.
+
+        ``places`` are the variable's arrays by rank, None for one that this process cannot reach. A value
+        that is broadcast needs only rank 0's array. `Data` are copied by the ranks.
+        """
         needed = places[:1] if self.is_same_for_all() else places
         pairs = zip(self.rows, needed, strict=False)
         is_reached = all(place is not None for rows, place in pairs if rows is not None)
         return is_reached and not isinstance(self.array, Data)
 
     def shapes(self, present: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the shapes of all ranks' values when they have theirs."""
+        """Return the shape the variable will have on each rank; ``present`` are the shapes it has now."""
         trailing = self.array.shape[1:]
         return [
             before if rows is None else (len(rows), *trailing) if self.array.ndim else ()
@@ -116,9 +123,15 @@ class Given:
         ]
 
 
-def staged_step(run: Owner, given: Sequence[Given], written: Collection[Given] = ()) -> AssignStep:
-    """Put values into staging buffers, but for those that are written; return the step that takes them."""
-    key = object()  # of this step alone: a command may hand out several values of one variable
+def staged_step(
+    run: Owner, given: Sequence[OutgoingValue], written: Collection[OutgoingValue] = ()
+) -> AssignStep:
+    """Copy arrays into staging buffers, and return the step that sets the variables from there.
+
+    `Data` are read where they are. Values in ``written`` are in the variables already: for them the step only
+    makes the ranks use what is stored there.
+    """
+    key = object()  # a key of this step alone: a command may set one variable several times
     indices = IndexList()
     spans = [tuple([None if rows is None else indices.span(rows) for rows in one.rows]) for one in given]
     plain = [one.array for one in given if one not in written and not isinstance(one.array, Data)]
@@ -131,15 +144,15 @@ def staged_step(run: Owner, given: Sequence[Given], written: Collection[Given] =
     return AssignStep(tuple([one.variable for one in given]), tuple(refs), tuple(spans), listed)
 
 
-def write_now(run: Owner, given: Sequence[Given]) -> list[messages.Step]:
-    """Write what can be written now; return the steps that do the rest."""
+def write_now(run: Owner, given: Sequence[OutgoingValue]) -> list[messages.Step]:
+    """Write values straight into shared variables where possible; return the steps that do the rest."""
     storage = run.memory.shared_storage
     places = storage.place({one.variable: one.shapes(storage.shapes(one.variable)) for one in given})
     pairs = zip(given, places, strict=True)
     written = {one: known for one, known in pairs if known is not None and one.can_be_written(known)}
     same = [one for one in written if one.is_same_for_all()]
     rest = [one for one in given if one not in same]
-    # Staged first: where there is no room for it, nothing has changed.
+    # Staging comes first: if there is no memory for it, no variable has changed.
     steps: list[messages.Step] = [staged_step(run, rest, written)] if rest else []
     if same:
         steps.append(BroadcastStep(tuple([one.variable for one in same])))
@@ -152,8 +165,8 @@ def write_now(run: Owner, given: Sequence[Given]) -> list[messages.Step]:
     return steps
 
 
-def _unshared(written: Mapping[Given, Any]) -> list[NDArray[Any]]:
-    """Return the arrays; copies of those that are, themselves, where some variable lives."""
+def _unshared(written: Mapping[OutgoingValue, Any]) -> list[NDArray[Any]]:
+    """Return the arrays of values; an array that overlaps a variable about to be written is copied first."""
     arrays = [one.array for one in written]
     if all(array.base is None for array in arrays):  # they have memory of their own
         return arrays
@@ -162,15 +175,15 @@ def _unshared(written: Mapping[Given, Any]) -> list[NDArray[Any]]:
 
 
 def _overlaps(bounds: tuple[int, int], shared: Sequence[tuple[int, int]]) -> bool:
-    """Tell whether addresses are among those of arrays, which are in order and apart from each other."""
+    """Tell whether a range of addresses overlaps one of ``shared``, which are sorted and disjoint ranges."""
     before = bisect_left(shared, (bounds[1],))
     return before > 0 and bounds[0] < shared[before - 1][1]
 
 
 def copy_rows(array: Any, rows: SelectedRows, out: Any) -> None:
-    """Copy rows of ``array``, or a 0-d array whole, to where they are to be."""
+    """Copy the given rows of ``array``, or a 0-d array as a whole, into ``out``."""
     if rows.indices is None:
         out[...] = array[rows.start : rows.stop] if array.ndim else array
     else:
-        # Checked on the master, so nothing is clipped; but with "raise", NumPy copies them twice.
+        # The master has checked the indices, so none is clipped; with mode="raise", NumPy would copy twice.
         np.take(array, rows.indices[rows.start : rows.stop], axis=0, out=out, mode="clip")

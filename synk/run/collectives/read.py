@@ -1,4 +1,4 @@
-"""Read from the script what single ranks have: values, shapes, and whether they are finite."""
+"""Collectives that read shared variables of single ranks: values, shapes, and whether values are finite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from synk.exact.run_values import copy_of, describe
 from synk.run.arrays.owner import Owner
 from synk.run.collectives.collective import Collective, checked_rank, module_of
-from synk.run.functions.prepared import Lasting, PreparedStep
+from synk.run.functions.prepared import PreparedStep, ReuseConditions
 from synk.run.rank.rank import Rank
 from synk.values.errors import NonFinite
 from synk.values.messages import Step
@@ -33,10 +33,12 @@ class GetValue(Collective[Any]):
     def prepare(self, run: Owner) -> PreparedStep:
         rank = checked_rank(self._rank, run)
         variables = self.identities(run)
-        read = tuple(rank > 0 and run.memory.shared_storage.is_seen(variable) for variable in variables)
+        read = tuple(
+            rank > 0 and run.memory.shared_storage.is_visible_to_master(variable) for variable in variables
+        )
 
         def finish(of_ranks: Sequence[Any]) -> list[Any]:
-            # Rank 0 has read those that live in shared memory; the others were sent.
+            # Rank 0 has read values that are in shared memory; the asked rank has sent the others.
             both = zip(of_ranks[0], of_ranks[rank], strict=True)
             return self.results([sent if read is None else read for read, sent in both])
 
@@ -45,11 +47,11 @@ class GetValue(Collective[Any]):
 
 @dataclass(slots=True)
 class FetchStep(Step):
-    """Send values to the master from one rank."""
+    """Send copies of one rank's values to the master."""
 
     variables: tuple[int, ...]
     rank: int
-    read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
+    read: tuple[bool, ...] = ()  # by variable: whether rank 0 reads it in shared memory, in a gather of all
 
     def run(self, rank: Rank) -> list[Any]:
         asked = self.rank == rank.rank
@@ -62,7 +64,8 @@ class FetchStep(Step):
                 )
                 for variable, known in shared.items()
             }
-        # A copy even where it is sent: that happens after all steps, which may write to it.
+        # Copied although it is sent: replies are sent after all steps, and later steps may write to the
+        # value.
         return [
             gathered[variable] if variable in shared else _own_copy(rank, variable) if asked else None
             for variable in self.variables
@@ -71,9 +74,10 @@ class FetchStep(Step):
 
 @dataclass(slots=True)
 class CommitStep(Step):
-    """Send the values of rank 0 to the master, and of other ranks those that differ; None for the same.
+    """Send the master rank 0's values, and those values of other ranks that differ from rank 0's.
 
-    Parameters are the same, mostly: their digests are compared, so that not every rank sends all of them.
+    A rank sends None for a value that equals rank 0's. Most do, as parameters are equal on all ranks: digests
+    are compared first, so that not every rank sends all values.
     """
 
     variables: tuple[int, ...]
@@ -91,7 +95,7 @@ class CommitStep(Step):
 
 
 def digest(value: Any, rank: int) -> NDArray[np.uint8]:
-    """Return bytes that are the same for arrays of the same bits; of anything else, for the same rank."""
+    """Return a hash of a value: equal for equal arrays; for other values, different on each rank."""
     said = hashlib.sha256(f"{rank} {type(value)}".encode())
     if isinstance(value, np.ndarray):
         said = hashlib.sha256(f"{value.dtype.str} {value.shape}".encode())
@@ -100,6 +104,7 @@ def digest(value: Any, rank: int) -> NDArray[np.uint8]:
 
 
 def _own_copy(rank: Rank, variable: int) -> Any:
+    """Return a copy, on the host, of a rank's value; from a device, bringing it to the host has copied it."""
     value = rank.variables.on_host(variable)
     return copy_of(value) if value is rank.variables.value(variable) else value
 
@@ -119,7 +124,7 @@ class GetShapes(Collective[Any]):
         )
 
     def part(self, shape: tuple[int, ...]) -> Any:
-        """Return the part of a shape that the script asks for."""
+        """Return the part of one rank's shape that the script gets: here all of it."""
         return shape
 
 
@@ -138,7 +143,7 @@ class GetLengths(GetShapes):
 
 @dataclass(slots=True)
 class ShapesStep(Step):
-    """Send shapes to the master."""
+    """Send the shapes of shared variables to the master."""
 
     variables: tuple[int, ...]
 
@@ -156,18 +161,18 @@ class CheckFinite(Collective[None]):
     Raises
     ------
     NonFinite
-        Naming ranks, variables, and how many values.
+        The message names ranks and variables, and how many values are not finite.
     """
 
     name = "check_finite"
 
     def prepare(self, run: Owner) -> PreparedStep:
-        return PreparedStep(CheckFiniteStep(self.identities(run)), None, lasting=Lasting())
+        return PreparedStep(CheckFiniteStep(self.identities(run)), None, reuse=ReuseConditions())
 
 
 @dataclass(slots=True)
 class CheckFiniteStep(Step):
-    """Raise where a value is NaN or infinite."""
+    """Raise NonFinite on a rank where a value is NaN or infinite."""
 
     variables: tuple[int, ...]
 

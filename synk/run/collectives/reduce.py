@@ -1,4 +1,4 @@
-"""Combine the values of all ranks: on all of them, or on rank 0."""
+"""The collectives that reduce the values of all ranks: `AllReduce` on every rank, `Reduce` on rank 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST
 from synk.run.collectives.collective import Collective, checked_flag, for_each, replace_all
-from synk.run.functions.prepared import Lasting, PreparedStep
+from synk.run.functions.prepared import PreparedStep, ReuseConditions
 from synk.run.rank.rank import Rank
 from synk.transport.comm import SharedArrays
 from synk.values.messages import Step
@@ -42,19 +42,21 @@ class AllReduce(Collective[None]):
     def prepare(self, run: Owner) -> PreparedStep:
         variables = self.identities(run)
         run.memory.shared_storage.ensure(variables)
-        return PreparedStep(AllReduceStep(variables, self._op), None, lasting=Lasting(variables=variables))
+        return PreparedStep(
+            AllReduceStep(variables, self._op), None, reuse=ReuseConditions(variables=variables)
+        )
 
 
 @dataclass(slots=True)
 class AllReduceStep(Step):
-    """Combine the values of all ranks, on all ranks."""
+    """Reduce the values of all ranks, and assign the result on every rank."""
 
     variables: tuple[int, ...]
     op: str
 
     def run(self, rank: Rank) -> None:
         first, *others = of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        if not others:  # of every training step: nothing is saved by meeting once
+        if not others:  # one variable, as in a training step: `at_once` would save nothing
             self._all_reduce(rank, self.variables[0], first)
             return
         with rank.communicator.at_once("all_reduce", self.op, of_all):
@@ -94,13 +96,13 @@ class Reduce(Collective[Any]):
         run.memory.shared_storage.ensure(variables)
         step = ReduceStep(variables, self._op, in_place=not self.has_result)
         if step.in_place:
-            return PreparedStep(step, None, lasting=Lasting(variables=variables))
+            return PreparedStep(step, None, reuse=ReuseConditions(variables=variables))
         return PreparedStep(step, lambda of_ranks: self.results(of_ranks[0]))
 
 
 @dataclass(slots=True)
 class ReduceStep(Step):
-    """Combine the values of all ranks, on rank 0; return the results if they are not put in place."""
+    """Reduce the values of all ranks on rank 0: into its variables, or as results that are returned."""
 
     variables: tuple[int, ...]
     op: str
@@ -119,7 +121,7 @@ class ReduceStep(Step):
 
 
 def checked_operation(op: str, variables: list[Any]) -> str:
-    """Return ``op`` if it can reduce all of the variables; raise as `check_operation`."""
+    """Return ``op`` if it can reduce all of the variables; raise what `check_operation` raises."""
     for variable in variables:
         check_operation(op, variable.type.dtype, f"shared variable {describe(variable)}")
     return op

@@ -1,7 +1,9 @@
-"""Run collectives as commands of their own; one that repeats the last is sent again as it was.
+"""Run collectives that the script calls by themselves, each as one command.
 
-verb(*arguments) -> CollectiveRunner.run -> the last command, if all is as it was
-                                         -> Collective, prepare_alone, a new command, its results
+A call that repeats the last one of the same collective sends the same command again, without preparing it.
+
+verb(*arguments) -> CollectiveRunner.run -> the last command, if the call repeats it
+                                         -> Collective.prepare_alone -> a new command -> its results
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from synk.run.collectives.collective import Collective
 from synk.run.functions.prepared import PreparedCommand
 
 
-class Last(NamedTuple):
-    """A collective on one variable, to be sent again by the call that repeats it."""
+class LastCall(NamedTuple):
+    """The last call of a collective on one variable, and its command, which a repeated call sends again."""
 
     variable: weakref.ref[Any]
     options: tuple[Any, ...]
@@ -26,7 +28,7 @@ class Last(NamedTuple):
     command: PreparedCommand
 
     def repeated_by(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Return whether the arguments of a call ask for the same."""
+        """Return whether a call with these arguments can send the command again."""
         if args[0] is None or self.variable() is not args[0]:
             return False
         same = self.options == args[1:] and self.keywords == keywords
@@ -34,15 +36,15 @@ class Last(NamedTuple):
 
 
 class CollectiveRunner:
-    """The collectives of one run, one at a time."""
+    """Runs the collectives of one run, one at a time."""
 
     def __init__(self, owner: Owner):
         self._owner = owner
         self._turns: dict[type, AbstractContextManager[None]] = {}
-        self._last: dict[type, Last] = {}
+        self._last: dict[type, LastCall] = {}
 
     def run(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Run one collective on these arguments, and return what it returns."""
+        """Call the collective ``kind`` with these arguments, and return what its verb returns."""
         if kind not in self._turns:
             self._turns[kind] = self._owner.turn(kind.name)
         with self._turns[kind]:
@@ -56,14 +58,16 @@ class CollectiveRunner:
             return self._run_anew(kind, args, keywords)
 
     def _run_anew(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Prepare and run the command of a call, and keep it if a later call may repeat it."""
         collective = kind.of(args, keywords)
         prepared = collective.prepare_alone(self._owner)
         command = PreparedCommand(prepared, num_slices=1, effects=[collective.effect(self._owner)])
         values = command.run(self._owner, 0, 0)
         for entry in prepared:
-            # One that may last has a command of its own; the variable is its first argument.
-            variable = None if entry.lasting is None else args[0] if args else keywords.pop("shared_vars")
+            # A step that may be sent again is the only one of its command; its variable is the first
+            # argument.
+            variable = None if entry.reuse is None else args[0] if args else keywords.pop("shared_vars")
             if isinstance(variable, SharedVariable):
                 command.keep(self._owner.memory)
-                self._last[kind] = Last(weakref.ref(variable), args[1:], keywords, command)
+                self._last[kind] = LastCall(weakref.ref(variable), args[1:], keywords, command)
         return values[0] if values else None

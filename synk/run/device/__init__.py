@@ -1,7 +1,6 @@
-"""Devices: what a rank computes on.
+"""The devices on which ranks compute: processor cores (``cpu``) or GPUs (`synk.gpu.device.cuda_device`).
 
-``choose`` decides for a run: cores (``cpu``) or GPUs (``cuda``), which ``probe`` counts in a process that
-runs ``driver``; ``cupy_library`` imports CuPy.
+``choose`` decides which of them a run uses.
 """
 
 from synk.gpu.device.cuda_device import CudaDevice as CudaDevice

@@ -1,6 +1,6 @@
-"""Choose what the ranks of a run compute on, before any of them is started.
+"""Choose the devices on which the ranks of a run compute, before any worker is started.
 
-fork -> choose_devices -> probe, find_cupy -> Devices -> make(rank), in each rank's own process
+fork -> choose_devices -> survey of GPUs, find_cupy -> Devices -> Devices.make(rank), in each rank's process
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synk.values.errors import CudaUnavailable, SynkWarning
 from synk.values.script_frames import stacklevel
 
 KINDS = ("cpu", "cuda")
-MEMORY_LIMIT = 0.9  # the rest is for contexts, NCCL and other libraries, which allocate by themselves
+MEMORY_LIMIT = 0.9  # the rest is left to CUDA contexts, NCCL and other libraries, which allocate themselves
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,21 @@ class Devices:
     Attributes
     ----------
     n_ranks : int
+        The number of ranks on this machine.
     threads : int
-        Of each rank, on cores.
+        The number of threads for matrix products of each rank, on cores.
     asks_threads : bool
-        Whether the script has said how many.
+        Whether the script has given ``threads``.
     bind : {"none", "core", "numa"}
-        The CPUs that ranks are bound to.
+        Whether each rank is bound to cores of its own, or to those of a NUMA node.
     gpus : tuple of Gpu
-        Rank i has GPU i modulo their number; without any, ranks compute on cores.
+        Rank i has GPU i modulo their number. If there are none, ranks compute on cores.
     memory_limit : float
-        Fraction of each GPU's memory for all ranks on it together.
+        The fraction of each GPU's memory for the arrays of all ranks on it together.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
-        As of `CudaDevice`.
+        The precision in which `CudaDevice` multiplies matrices.
     gpu_device : type
-        What drives a GPU; `synk.gpu.speedups` has another.
+        The class of a GPU's device; `synk.gpu.speedups` has another one.
     """
 
     n_ranks: int
@@ -54,7 +55,7 @@ class Devices:
     asks_threads: bool = False
 
     def with_ranks(self, n_ranks: int) -> Devices:
-        """Return the devices of so many ranks on this machine."""
+        """Return the devices for another number of ranks on this machine."""
         threads = self.threads if self.asks_threads else max(1, count_cores() // n_ranks)
         return replace(self, n_ranks=n_ranks, threads=threads, gpus=self.gpus[:n_ranks])
 
@@ -82,32 +83,32 @@ def choose_devices(
     memory_limit: float = MEMORY_LIMIT,
     precision: str | None = None,
 ) -> Devices:
-    """Return the devices of all ranks; arguments are those of `synk.fork`, checked.
+    """Return the devices of all ranks; the arguments are those of `synk.fork`, and checked already.
 
-    Without a word on the device: GPUs, if CuPy is installed and there are any, else cores. Of a driver that
-    fails, a `SynkWarning` tells then. ``device="cpu"`` asks nobody.
+    If ``device`` is None, they are GPUs if CuPy is installed and there are any, else cores; if the driver
+    fails, they are cores, with a `SynkWarning`. ``device="cpu"`` does not look for GPUs.
 
     Raises
     ------
     CudaUnavailable
         If GPUs are asked for and cannot be had, naming what is missing.
     ValueError
-        If 16 bits are asked for and cores are to compute.
+        If ``precision`` has 16 bits and ranks compute on cores.
     ImportError
-        If bfloat16 is asked for, and the package that has it is not installed.
+        If ``precision`` is bfloat16, and the package that implements it is not installed.
     """
     if precision in NARROW:
         check_narrow(precision)
         if device == "cpu":
-            raise ValueError(_wide_cores(precision))
-    gpus = () if device == "cpu" else _demanded() if device == "cuda" else _offered()
+            raise ValueError(_refusal_of_16_bits(precision))
+    gpus = () if device == "cpu" else _required_gpus() if device == "cuda" else _usable_gpus()
     if precision in NARROW and not gpus:
-        raise ValueError(_wide_cores(precision))
+        raise ValueError(_refusal_of_16_bits(precision))
     n_ranks = n_parallel or len(gpus) or count_cores()
     n_threads = threads or max(1, count_cores() // n_ranks)
     devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision)
     if len(devices.gpus) < n_ranks and devices.gpus:
-        _warn(f"fork: {_crowding(devices)}. {SHARING}")
+        _warn(f"fork: {_describe_sharing(devices)}. {SHARING}")
     return devices
 
 
@@ -117,8 +118,8 @@ SHARING = (
 )
 
 
-def _wide_cores(precision: str) -> str:
-    """Say that cores compute in float32."""
+def _refusal_of_16_bits(precision: str) -> str:
+    """Return the message of the error that a ``precision`` of 16 bits is for GPUs only."""
     return (
         f"precision={precision!r} is for GPUs, and this run computes on cores, in float32: leave precision "
         f"out; for its numbers on cores, pass mode=array_mode(ArrayLinker(narrow={precision!r})), of "
@@ -126,8 +127,8 @@ def _wide_cores(precision: str) -> str:
     )
 
 
-def _demanded() -> tuple[Gpu, ...]:
-    """Return the GPUs, of which there must be some."""
+def _required_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs for ``device="cuda"``; raise CudaUnavailable if there are none that can be used."""
     found = survey()
     if not found.gpus:
         also = "" if find_cupy() else f"; CuPy is not installed either: {remedy(found.version)}"
@@ -139,8 +140,8 @@ def _demanded() -> tuple[Gpu, ...]:
     return found.gpus
 
 
-def _offered() -> tuple[Gpu, ...]:
-    """Return the GPUs that can be used, if any."""
+def _usable_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that can be used, if any; warn if there are some that fail."""
     if not find_cupy():
         return ()
     found = survey()
@@ -154,8 +155,8 @@ def _offered() -> tuple[Gpu, ...]:
     return found.gpus
 
 
-def _crowding(devices: Devices) -> str:
-    """Say which ranks share which GPU."""
+def _describe_sharing(devices: Devices) -> str:
+    """Return in words which ranks share which GPU, for a warning."""
     shares = [
         f"ranks {', '.join(map(str, devices.neighbours(number)))} share {gpu}"
         for number, gpu in enumerate(devices.gpus)

@@ -1,4 +1,4 @@
-"""Processor cores: each rank computes with its share of them."""
+"""Processor cores as a device: each rank computes with its share of the cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threadpoolctl
 from synk.compile import ArrayLinker, array_mode
 from synk.run.device.device import Device
 
-# Read by BLAS libraries that are loaded only after the fork.
+# Environment variables for BLAS libraries that are loaded only after the fork.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
@@ -21,7 +21,7 @@ def count_cores() -> int:
 
 
 class CpuDevice(Device):
-    """A share of the cores: so many threads for matrix products."""
+    """A share of the processor's cores: matrix products use ``threads`` threads."""
 
     name = "cpu"
     xp = np

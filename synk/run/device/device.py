@@ -1,6 +1,6 @@
 """The interface of a device that a rank computes on.
 
-Programs and collectives hold arrays of ``xp`` and nothing else of the device.
+Programs and collectives know of the device only its arrays and its array module ``xp``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Device(ABC):
     Attributes
     ----------
     name : str
-        As in ``fork(device=name)``.
+        The name by which ``synk.fork(device=name)`` chooses it.
     xp : module
         NumPy, or a module with its interface.
     """
@@ -28,17 +28,17 @@ class Device(ABC):
         """Prepare the device in this process, after the fork."""
 
     def bind(self) -> None:  # noqa: B027  (most devices have nothing to do)
-        """Let the calling thread compute on the device; every thread calls this before it runs a program."""
+        """Make the device usable in the calling thread; each thread calls this before it runs a program."""
 
     @abstractmethod
     def deactivate(self) -> None:
-        """Give back what `activate` changed in this process."""
+        """Undo the changes that `activate` has made in this process."""
 
     @abstractmethod
     def mode(self, observe: Any = None) -> Any:
-        """Return the PyTensor Mode that compiles for this device: results stay where they are computed.
+        """Return the PyTensor Mode that compiles programs for this device, which leave their results on it.
 
-        ``observe`` is put around every node of the programs, see `synk.compile.programs.emit`.
+        ``observe`` is called around every node of the programs, see `synk.compile.programs.emit`.
         """
 
     @abstractmethod
@@ -47,4 +47,4 @@ class Device(ABC):
 
     @abstractmethod
     def to_host(self, array: Any) -> Any:
-        """Return an array of the device as a NumPy array; other values as they are."""
+        """Return an array of the device as a NumPy array; return other values unchanged."""

@@ -1,6 +1,7 @@
-"""Rows that a call announces for the next one, so that the ranks gather them beside its computation.
+"""Rows that a call announces by ``next_batch`` for the next one, so that ranks gather them ahead.
 
-call with next_batch -> AnnouncedRows.take -> Ahead: gather these -> the next call: take -> their token
+call with next_batch -> AnnouncedRows.take -> `messages.Ahead`, under a token: ranks gather these rows
+the next call -> AnnouncedRows.take -> the token, if it reads the announced rows
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from synk.values.rows import SelectedRows, same_rows
 
 
 class Announced(NamedTuple):
-    """Rows of the Data of a call."""
+    """The rows that a call has announced, and the state of the Data from which ranks gather them."""
 
-    state: list[tuple[messages.ArrayRef, int]]  # of each Data, and how often it was handed out
+    state: list[tuple[messages.ArrayRef, int]]  # of each Data its reference and `Data.changes`
     rows: SelectedRows
 
 
 class AnnouncedRows:
-    """The rows that the last call of a function has announced, by a token that the ranks know, too.
+    """The rows that the last call of a function has announced; a token names them in messages to the ranks.
 
     Attributes
     ----------
     token : int
-        Of the last announcement; 0 before the first.
+        The number of the last announcement; 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -34,13 +35,14 @@ class AnnouncedRows:
         self._last: Announced | None = None
 
     def forget(self) -> None:
-        """Forget the rows: the ranks do not have them any more."""
+        """Forget the announced rows, because the ranks no longer have them."""
         self._last = None
 
     def take(self, scattered: Sequence[Any], selected: Selection) -> int:
-        """Return the token under which the ranks have the rows of this call, or 0; announce the next ones.
+        """Return the token under which the ranks have gathered this call's rows, or 0; note the next ones.
 
-        They have them if those were announced, and the Data are as they were then.
+        The ranks have gathered them if the last call announced the same rows, and the Data have not changed
+        since.
         """
         before, token, self._last = self._last, self.token, None
         if before is None and selected.following is None:

@@ -1,7 +1,7 @@
-"""Plan one call before anything is sent: its inputs, checked, and the rows that it selects of them.
+"""Plan one call before anything is sent: check its inputs, and decide which rows of them it reads.
 
     inputs, options -> plan_call -> CallPlan -> step: arrays copied into staging buffers, a `messages.Call`
-                                             -> lasting: the conditions under which the next call is the same
+                                             -> reuse: the conditions for sending the step again
 
 A plan is made without any process; only `CallPlan.step` writes, to shared memory.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from synk.exact.definition import Definition
 from synk.run.arrays.data import Data
 from synk.run.functions.announced_rows import AnnouncedRows
-from synk.run.functions.prepared import KnownInput, Lasting
+from synk.run.functions.prepared import KnownInput, ReuseConditions
 from synk.run.functions.selections import (
     CallOptions,
     IndexList,
@@ -36,16 +36,18 @@ from synk.values.rows import SelectedRows, check_num_slices, split
 
 @dataclass(frozen=True)
 class CallPlan:
-    """One call of a function, checked.
+    """One call of a function after its check.
 
     Attributes
     ----------
     inputs : sequence of Data or array
-        Scattered ones, then broadcast ones; arrays are of the types of their variables.
+        Scattered inputs, then broadcast ones; arrays have the types of their variables.
     n_scattered : int
+        The number of scattered inputs.
     length : int or None
-        The rows of each scattered input, as of `selections.common_length`.
+        The number of rows of each scattered input, from `selections.common_length`.
     selected : Selection
+        The rows that the call reads.
     num_slices : int
     """
 
@@ -56,7 +58,7 @@ class CallPlan:
     num_slices: int
 
     def whole_inputs(self) -> list[Any]:
-        """Return the inputs as one process gets them: of scattered ones, all selected rows."""
+        """Return the inputs as arrays for one process: of scattered inputs the selected rows, others all."""
         rows, arrays = self.selected.batch, []
         for position, entry in enumerate(self.inputs):
             array = entry.data if isinstance(entry, Data) else entry
@@ -67,19 +69,19 @@ class CallPlan:
         return arrays
 
     def step(self, function: int, staging: StagingBuffers, announced: AnnouncedRows) -> messages.Call:
-        """Copy plain arrays, or just their selected rows, into shared memory; return the step of the call.
+        """Copy plain arrays, only the selected rows, into staging buffers; return the step of the call.
 
-        Rows that were ``announced`` for this call are not gathered again, and those of the next call are
+        Rows that were ``announced`` for this call are not gathered again; those of the next call are
         announced.
         """
         scattered, selected = self.inputs[: self.n_scattered], self.selected
-        # Arrays are staged as their selected rows alone, one by one: so are the rows of minibatch Data.
+        # Row i of a staged array is the i-th selected row, as in minibatch Data.
         paired = tuple([not is_gathered(entry) for entry in scattered])
         inputs = tuple([self._staged(at, (function, at), staging) for at in range(len(self.inputs))])
         gathered = announced.take(scattered, selected)
         indices, batch, shares, ahead = IndexList(), None, None, None
         if selected.batch is not None:
-            # No rank looks at the indices where all inputs hold the selected rows only.
+            # If all inputs consist of the selected rows only, no rank needs the indices.
             batch = indices.span(SelectedRows(0, len(selected.batch)) if all(paired) else selected.batch)
         if selected.shares is not None:
             shares = tuple([indices.span(rows) for rows in selected.shares])
@@ -98,22 +100,22 @@ class CallPlan:
         )
 
     def _staged(self, position: int, key: tuple[Any, ...], staging: StagingBuffers) -> messages.ArrayRef:
-        """Return where the ranks find an input."""
+        """Return the reference by which ranks find an input; stage it first if it is a plain array."""
         entry, rows = self.inputs[position], self.selected.batch
         if isinstance(entry, Data):
             return entry.ref()
         selects = rows is not None and position < self.n_scattered
         return staging.put(key, rows.of(entry) if rows is not None and selects else entry)
 
-    def lasting(self, step: messages.Call) -> Lasting | None:
-        """Return the conditions under which the next call has the same step; None where it never has."""
+    def reuse(self, step: messages.Call) -> ReuseConditions | None:
+        """Return the conditions under which a later call may send this step again; None if none may."""
         if self.selected.shares is not None or step.gathered or (self.n_scattered and self.length is None):
-            return None  # the numbers of rows, and which of them were announced, are looked at again
+            return None  # numbers of rows, or announced rows, differ from call to call: a new plan is needed
         inputs = [
             KnownInput(position, weakref.ref(entry) if isinstance(entry, Data) else None, ref)
             for position, (entry, ref) in enumerate(zip(self.inputs, step.inputs, strict=True))
         ]
-        return Lasting(inputs, self.length, step.indices)
+        return ReuseConditions(inputs, self.length, step.indices)
 
 
 def plan_call(
@@ -133,10 +135,10 @@ def plan_call(
         One for each input.
     options : CallOptions
     lengths : sequence of sequence of int
-        Rows of each sliceable shared variable, by rank.
+        The numbers of rows of each sliceable shared variable, by rank.
     n_ranks : int
     reads_in_place : bool
-        Whether ranks read rows where they are, if those are next to each other.
+        Whether ranks read contiguous rows in place, without gathering them.
 
     Raises
     ------
@@ -168,7 +170,7 @@ def plan_call(
 
 
 def _checked(variable: Any, value: Any) -> Any:
-    """Return an input as it is if it is Data, else as an array of the variable's type."""
+    """Return Data unchanged, another input as an array of the variable's type; raise if it does not fit."""
     if not isinstance(value, Data):
         return as_input(variable, value)
     check_data(variable, value)
@@ -176,7 +178,7 @@ def _checked(variable: Any, value: Any) -> Any:
 
 
 def _check_counts(batch: SelectedRows, sliced: tuple[int, ...], n_ranks: int) -> None:
-    """Raise ValueError if a rank gets more or fewer rows of scattered inputs than of sliceable variables."""
+    """Raise ValueError unless each rank gets as many rows of scattered inputs as of sliceable variables."""
     counts = tuple(stop - start for start, stop in split(len(batch), n_ranks))
     if sliced != counts:
         raise ValueError(

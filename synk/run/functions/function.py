@@ -2,8 +2,7 @@
 
     Function.__call__ -> order inputs -> prepare (checks, staging) -> run on all ranks -> results
 
-Everything that can be wrong with a call is found before anything is sent, so a refused call
-leaves the run as it was.
+All arguments are checked before anything is sent, so a call that is refused leaves the run unchanged.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class Function(ABC):
     Attributes
     ----------
     state : tuple of shared variable
-        What calls go on from; of training functions, which say so when they are made.
+        For a training step: the shared variables that it reads and updates, which a checkpoint must save.
     parts : TrainParts or None
-        Of a training step: its functions, and the all-reduce between them.
+        For a training step: its functions, and the all-reduce between them.
     returns : {"list", "single", "none"}
-        The form in which a call gives its values.
+        Whether a call returns a list of values, a single value or None.
     """
 
     state: tuple[Any, ...] = ()
@@ -49,13 +48,13 @@ class Function(ABC):
         self._inputs = tuple(inputs)
         self._position = positions(inputs)
         self._turn = owner.turn(name)
-        self._last: PreparedCommand | None = None  # to be sent again by a call that repeats the last one
+        self._last: PreparedCommand | None = None  # the last command, which a call may send again
 
     # --- what it is ------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Name, as of PyTensor functions."""
+        """Name of the function in messages."""
         return self._name
 
     @property
@@ -71,24 +70,24 @@ class Function(ABC):
     @property
     @abstractmethod
     def outputs(self) -> tuple[Any, ...]:
-        """Output variables as they were written, in the order in which a call returns their values.
+        """Output variables as the script gave them, in the order in which a call returns their values.
 
-        None stands for what a collective of a sequence returns.
+        None stands for the result of a collective in a sequence.
         """
 
     @property
     @abstractmethod
     def output_modes(self) -> list[str | None]:
-        """The reduce operation of each output."""
+        """The operation by which the ranks' values of each output are combined; None is rank 0's value."""
 
     @property
     @abstractmethod
     def update_modes(self) -> list[str | None]:
-        """Return by which operation each update accumulates over slices; None keeps the last value."""
+        """The operation by which each update accumulates over slices; None keeps the last slice's value."""
 
     @property
     def n_results(self) -> int:
-        """Return the number of values that a call returns when all are asked for."""
+        """The number of values that a call returns without ``output_subset``."""
         return len(self.outputs)
 
     def __repr__(self) -> str:
@@ -178,9 +177,9 @@ class Function(ABC):
         return values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on the master alone, on all rows, as one process would; updates change rank 0 only.
+        """Run on rank 0 alone, on all rows, as one process would; updates change rank 0's variables only.
 
-        Raises ValueError if it reads a shared variable of which rank 0 has a part, or a value of its own.
+        Raises ValueError if the function reads a shared variable that is per rank.
         """
         values = [
             as_input(variable, value.data if isinstance(value, Data) else value)
@@ -193,18 +192,18 @@ class Function(ABC):
     as_theano = as_pytensor
 
     def profile(self, *args: Any, n_calls: int = 10, **kwargs: Any) -> Report:
-        """Call on all ranks, and measure what rank 0 does, node by node.
+        """Call the function on all ranks, and measure what rank 0 does, node by node.
 
-        The calls are real: updates are made ``n_calls + 1`` times, since a first call compiles the programs
-        anew and accounts for their memory. Only rank 0 is watched; what is said of collectives
-        includes its waiting for the others. Ordinary calls are as fast as before.
+        The calls are real: updates are applied ``n_calls + 1`` times, since a first call compiles the
+        programs anew and measures their memory. Only rank 0 is measured; the time of collectives includes its
+        waiting for other ranks. Calls without a profile are not slowed down.
 
         Parameters
         ----------
         *args, **kwargs
             As in a call.
         n_calls : int
-            How many calls to time.
+            The number of calls to time.
 
         Returns
         -------
@@ -231,8 +230,8 @@ class Function(ABC):
     def explain(self, file: TextIO | None = None) -> None:
         """Print how each output and update is combined, why, and which collectives a call costs.
 
-        Lines of the script are named, and the bytes that each rank gives to a collective where shapes are
-        known: those of shared variables are. Nothing is computed or compiled.
+        It names lines of the script and, if shapes are known, as those of shared variables are, the bytes
+        that each rank gives to a collective. Nothing is computed or compiled.
 
         Parameters
         ----------
@@ -243,10 +242,10 @@ class Function(ABC):
 
     @abstractmethod
     def gathers(self) -> list[str]:
-        """Return a line for each collective in the graph that gives every rank all rows of something.
+        """Return a line for each all-gather in the graph, after which every rank has all rows of an array.
 
-        It costs each call an exchange of that size, and each rank computes with all of them from there on;
-        `explain` tells of the other collectives too.
+        Each call exchanges that array, and every rank computes with all of its rows from there on. `explain`
+        prints all collectives.
         """
 
     def build_inputs(
@@ -284,10 +283,10 @@ class Function(ABC):
         return made[0] if len(made) == 1 else made
 
     def fingerprint(self) -> str:
-        """Return 12 hexadecimal digits that tell the graph, as it was written, from other graphs.
+        """Return 12 hexadecimal digits that identify the graph, as the script wrote it.
 
-        They are the same in each process, for any number of ranks, and for any values of shared variables;
-        other versions of PyTensor may build other graphs.
+        They do not depend on the process, the number of ranks or the values of shared variables; but another
+        version of PyTensor may build another graph.
         """
         return hashlib.sha256("\n".join(self.graph_text()).encode()).hexdigest()[:12]
 
@@ -303,7 +302,7 @@ class Function(ABC):
 
     @abstractmethod
     def graph_text(self) -> list[str]:
-        """Return the graph in words, of which `fingerprint` is made."""
+        """Return lines of text that describe the graph, from which `fingerprint` is computed."""
 
     @abstractmethod
     def can_batch_s(self) -> bool:
@@ -311,21 +310,22 @@ class Function(ABC):
 
     @abstractmethod
     def effects(self) -> Sequence[Effect | None]:
-        """Return the effects of all steps of a call, in order."""
+        """Return the effects on shared variables of all steps of a call, in order."""
 
     @abstractmethod
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
-        """Check a call and decide on its steps, those of one command at a time.
+        """Check a call, and yield its steps, those of one command at a time.
 
-        A further command is prepared when the one before has run. Each ``finish`` returns a list of
-        values.
+        A next command is prepared only after the one before has run. The ``finish`` of each step returns a
+        list of values for the script.
         """
 
     @abstractmethod
     def check_alone(self, made: set[Any]) -> None:
-        """Raise ValueError if it reads, beside what was ``made`` before, something that is per rank.
+        """Raise ValueError if the function reads a variable that is per rank, so cannot run on rank 0 alone.
 
-        What it updates is made by it.
+        Variables in ``made`` may be read, as functions that ran before on rank 0 have set them. The function
+        adds the variables that it updates.
         """
 
     @abstractmethod
@@ -339,7 +339,7 @@ class Function(ABC):
         return self.can_batch() or self.can_batch_s()
 
     def check(self, options: CallOptions) -> None:
-        """Refuse keywords that select from something this function does not have."""
+        """Raise if an option selects rows, but the function has no input or variable of that kind."""
         for given, keyword in ((options.batch, "batch"), (options.next_batch, "next_batch")):
             if given is not None and not self.can_batch():
                 raise TypeError(f"{keyword} selects rows of scattered inputs; {self.name!r} has none")
@@ -349,12 +349,13 @@ class Function(ABC):
             raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
 
     def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """Return the inputs of a call in the order of `inputs`."""
         if not kwargs and len(args) == len(self._inputs):
             return args
         return in_order(args, kwargs, self._inputs, self._position, self.name)
 
     def as_written(self, values: list[Any]) -> Any:
-        """Return values as the outputs were given: a list for a list."""
+        """Return the values of a call in the form in which the outputs were given: a list for a list."""
         if self.returns == "none":
             return None
         return values[0] if self.returns == "single" and len(values) == 1 else values

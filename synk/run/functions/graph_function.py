@@ -1,6 +1,6 @@
-"""Functions of one graph: what the ranks are given of it, and how their results combine.
+"""Functions of one graph: they are sent to the ranks, called there, and the ranks' results are combined.
 
-Definition -> GraphFunction.ready: a program on every rank -> prepare: a plan of the call, a step -> combine
+Definition -> GraphFunction.ready: every rank has the function -> prepare: plan of a call, step -> combine
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ from synk.values.reduction import Output, combine
 
 
 class GraphFunction(Function):
-    """A function of one PyTensor graph, made by `synk.function`."""
+    """A function of one PyTensor graph, made by `synk.function`.
+
+    ``written`` is the definition as the script wrote it, ``definition`` the one that the ranks compute, with
+    collectives in the graph.
+    """
 
     def __init__(
         self, owner: Owner, number: int, written: Definition, definition: Definition, check: Any = None
@@ -41,14 +45,15 @@ class GraphFunction(Function):
         super().__init__(owner, definition.name, definition.all_inputs, definition.returns)
         self._number = number
         self._written = written
-        self._definition = definition  # what ranks compute; keeps the shared variables alive
-        self._first = None if check is None else FirstCall(written, checked(check))  # until there was one
-        self._spec: Any = None
-        self._code = Code()  # of the script, in what the ranks have
-        self._reshapes: tuple[int, ...] = ()
+        self._definition = definition  # also keeps the shared variables alive
+        # Compares the first call with one process; None without ``check``, and after the first call.
+        self._first = None if check is None else FirstCall(written, checked(check))
+        self._spec: Any = None  # the `ProgramSpec` that the ranks have; None if they have none
+        self._code = Code()  # the script's code in that
+        self._reshapes: tuple[int, ...] = ()  # updated variables, whose numbers of rows may change
         self._outputs: list[Output] = []
         self._effect = Effect()
-        self._finish: Any = None  # what makes the outputs of the results of all ranks
+        self._finish: Any = None  # combines the results of all ranks to the outputs
         self._announced = AnnouncedRows()
         self._finalizer = weakref.finalize(self, owner.functions.forget, number)
         self._finalizer.atexit = False
@@ -83,18 +88,18 @@ class GraphFunction(Function):
 
     @property
     def code(self) -> Code:
-        """The code of the script in what the ranks have; another `Code` once they have another."""
+        """The script's code in the function on the ranks; sending it again makes another `Code` object."""
         return self._code
 
     def begin_anew(self) -> None:
-        """Forget what ranks were given: the next call gives them the function as they need it then."""
+        """Make the ranks forget the function, because their number changed; the next call sends it again."""
         if self._spec is not None:
             self._owner.functions.forget(self._number)
             self._spec = self._last = None
             self._announced.forget()
 
     def ready(self) -> int:
-        """Give the function to all ranks if they do not have it yet; return its number."""
+        """Send the function to all ranks unless they have it with its present code; return its number."""
         self.check_open()
         if self._spec is None or self._code.has_changed():
             code = Code()
@@ -112,11 +117,13 @@ class GraphFunction(Function):
         return self._number
 
     def _output(self, position: int, output: Any) -> Output:
+        """Describe for `combine` how the ranks' values of one output are combined."""
         what = f"output {position} ({describe(output)}) of {self.name!r}"
         mode, axis = self._spec.output_modes[position], self._definition.output_axes[position]
         return Output(mode, getattr(output.type, "dtype", None), what, axis)
 
     def _effect_of(self, definition: Definition) -> Effect:
+        """Return a call's effect: which variables must be equal on all ranks, and how updates leave them."""
         leaves: dict[bool | None, list[Any]] = {None: [], False: [], True: []}
         for update in definition.updates:
             leaves[update.per_rank].append(update.variable)
@@ -127,7 +134,7 @@ class GraphFunction(Function):
             takes_equal=self._tracked(definition.equals),
             name=self.name,
             remedies={self._owner.memory.shared.identify(one): text for one, text in definition.otherwise},
-            made_of=tuple(
+            computed_from=tuple(
                 (made, self._tracked(update.made_of))
                 for update in definition.updates
                 for made in self._tracked([update.variable])
@@ -137,10 +144,11 @@ class GraphFunction(Function):
         )
 
     def _tracked(self, variables: Sequence[Any]) -> tuple[int, ...]:
+        """Return the identities of variables, without random states."""
         return self._owner.memory.shared.identify_all([one for one in variables if is_tracked(one)])
 
     def updated(self) -> tuple[int, ...]:
-        """Return the shared variables that it updates, by identity, without random states."""
+        """Return the identities of the shared variables that the function updates, without random states."""
         return self._tracked([update.variable for update in self._definition.updates])
 
     def effects(self) -> list[Effect | None]:
@@ -192,7 +200,7 @@ class GraphFunction(Function):
         return values
 
     def check_compared(self) -> None:
-        """Raise ValueError if the first call, which is to be compared with one process, is still to come."""
+        """Raise ValueError if ``check="first"`` was given and the function was not called yet."""
         if self._first is not None:
             raise ValueError(
                 f"{self.name!r} has check='first': call it once by itself before it joins a sequence"
@@ -202,18 +210,19 @@ class GraphFunction(Function):
         yield [self.prepare_step(values, options)]
 
     def sliced_variables(self) -> tuple[int, ...]:
-        """Return the sliceable shared variables, by identity."""
+        """Return the identities of the sliceable shared variables."""
         self.ready()
         return self._spec.sliceables
 
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
-        """Check a call and decide on its one step."""
+        """Check a call, and return its only step."""
         self.ready()
         plan = self._plan(values, options)
         step = plan.step(self._number, self._owner.memory.staging, self._announced)
-        return PreparedStep(step, self._finish, self._reshapes, plan.lasting(step), self._code)
+        return PreparedStep(step, self._finish, self._reshapes, plan.reuse(step), self._code)
 
     def _plan(self, values: Sequence[Any], options: CallOptions) -> CallPlan:
+        """Check a call, and decide which rows it reads."""
         definition, owner = self._definition, self._owner
         lengths = owner.memory.lengths.of(self._spec.sliceables) if definition.sliceables else ()
         return plan_call(definition, values, options, lengths, owner.n_ranks, not owner.on_gpus)

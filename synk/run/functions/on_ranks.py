@@ -3,11 +3,11 @@
     synk.on_ranks(make, *arguments) -> MakeStep: make(rank, *arguments) on every rank
     OnRanks(*arguments)             -> CallStep: each rank's object is called -> results, in rank order
 
-What is sent is pickled apart from the command, so that a rank that does not know a name can say so in its
-reply. Functions, shared variables and `Data` among the arguments are replaced by the rank's own. Code that
-reads them as globals, attributes or closures is refused: on rank 0 it would read the script's. What the
-objects may change, by their functions or because the script says so, counts as different on each rank after a
-call.
+The arguments are pickled separately and sent as bytes in the command, so that a rank that does not find a
+name in a module can say so in its reply. Functions, shared variables and `Data` among the arguments are
+replaced by the rank's own. Code that reads them as globals, attributes or closures is refused, as on rank 0
+it would read the script's objects instead. Shared variables that the objects may change, through functions or
+because they are listed in ``changes``, are per rank after each call.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class OnRanks:
         self._owner = owner
         self._number = number
         self._label = getattr(make, "__qualname__", repr(make))
-        self._kept: list[Any] = []  # functions, variables and Data that the objects refer to
+        self._referenced: list[Any] = []  # functions, variables and Data that were sent: they must stay alive
         self._changes = _listed(changes)
         with owner.turn(self._label):
             payload, code = self._pickled((make, arguments), also_indirectly=True)
-            # What the ranks have: its own, and that of the functions that the objects call.
-            self._codes = [code, *(one.code for one in self._kept if isinstance(one, GraphFunction))]
+            # The script's code that the ranks have: of the object itself, and of functions that it calls.
+            self._codes = [code, *(one.code for one in self._referenced if isinstance(one, GraphFunction))]
             self._finalizer = weakref.finalize(self, owner.functions.drop_object, number)
             self._finalizer.atexit = False
             self._run(MakeStep(number, payload, self._array_refs()))
@@ -71,8 +71,8 @@ class OnRanks:
         RemoteError
             If an object raised. The run stays usable, and so do the objects.
         SynkStateError
-            If `restart` has made new workers since, which do not have the object; or if the script has
-            defined anew what was sent.
+            If a `restart` has made new workers, which do not have the object; or if the script has since
+            redefined code that was sent.
         WorkerDied
             If a worker died. The run is broken.
         """
@@ -88,20 +88,20 @@ class OnRanks:
             return list(self._run(CallStep(self._number, payload, self._array_refs())))
 
     def close(self) -> None:
-        """Drop the objects now, even if something still refers to this; without it they go with this."""
+        """Drop the objects on the ranks now, instead of when Python deletes this object."""
         self._finalizer()
 
     def _run(self, step: Step) -> Any:
-        """Run a step; variables that the objects may change then count as different on each rank."""
+        """Run a step, and record the variables that the objects may change as per rank."""
         owner = self._owner
         changed = set(owner.memory.shared.identify_all([one for one in self._changes if is_tracked(one)]))
-        for one in self._kept:
+        for one in self._referenced:
             if isinstance(one, GraphFunction):
                 changed.update(one.updated())
         since = f"synk.on_ranks, where {self._label} may change it"
         effects = [Effect(leaves_per_rank=tuple(changed), since=since)]
         owner.memory.lengths.forget(changed)
-        for data in (one for one in self._kept if isinstance(one, Data)):
+        for data in (one for one in self._referenced if isinstance(one, Data)):
             data.note_written()
         try:
             (results,) = owner.run((step,))
@@ -113,12 +113,13 @@ class OnRanks:
 
     def _array_refs(self) -> tuple[messages.ArrayRef, ...]:
         """Return references to the arrays of all `Data` that the objects or their arguments use."""
-        return tuple([one.ref() for one in self._kept if isinstance(one, Data)])
+        return tuple([one.ref() for one in self._referenced if isinstance(one, Data)])
 
     def _pickled(self, what: Any, also_indirectly: bool = False) -> tuple[bytes, Code]:
-        """Pickle what is to be sent; return the bytes, and the code in them that was sent by value.
+        """Pickle ``what``; return the bytes, and the script's code that they contain.
 
-        Functions among it are compiled on the ranks first. They, shared variables and `Data` are kept.
+        Functions found in it are compiled on the ranks first. Functions, shared variables and `Data` are kept
+        alive.
         """
         file = io.BytesIO()
         pickler = _Pickler(file, self._owner, self._changes)
@@ -133,20 +134,20 @@ class OnRanks:
         pickler.check_read(self._label)
         self._owner.check_imported(pickler.code.modules, also_indirectly)
         self._owner.functions.compile(
-            [(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)]
+            [(one.ready(), 1) for one in pickler.found if isinstance(one, GraphFunction)]
         )
-        self._kept += pickler.met_first(self._kept)
+        self._referenced += pickler.newly_found(self._referenced)
         return file.getvalue(), pickler.code
 
 
 class _Pickler(CodePickler):
-    """A pickler that writes functions, shared variables and Data as numbers by which a rank finds its own."""
+    """A pickler that writes functions, shared variables and Data as numbers; each rank finds its own."""
 
     def __init__(self, file: Any, owner: Owner, changes: list[Any]):
         super().__init__(file)
-        self.met: list[Any] = []
+        self.found: list[Any] = []
         self._owner, self._changes = owner, changes
-        self._read: list[tuple[str, Any]] = []  # by code that travels, and is the script's own on rank 0
+        self._read: list[tuple[str, Any]] = []  # what pickled code reads: (description, value)
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
@@ -156,19 +157,20 @@ class _Pickler(CodePickler):
 
     def check_read(self, label: str) -> None:
         """Raise TypeError if code reads a function, shared variable or Data that is no argument."""
-        for what, value in self._read if self.met else ():
+        for what, value in self._read if self.found else ():
             finder = _Finder(io.BytesIO(), self._owner, self._changes)
             finder.dump(value)
-            if finder.met:
+            if finder.found:
                 raise TypeError(
-                    f"{label} reads {what}, which has {finder.met[0]!r}: on rank 0 that is the script's own, "
-                    "on the others something else; pass it as an argument, synk.on_ranks(make, *arguments)"
+                    f"{label} reads {what}, which has {finder.found[0]!r}: on rank 0 that is the script's "
+                    "own, on the others something else; pass it as an argument, "
+                    "synk.on_ranks(make, *arguments)"
                 )
 
-    def met_first(self, before: list[Any]) -> list[Any]:
-        """Return the functions, variables and Data that were pickled, each once, without ``before``."""
+    def newly_found(self, before: list[Any]) -> list[Any]:
+        """Return the functions, variables and Data that were pickled, each once, without those ``before``."""
         known = set(map(id, before))
-        return [one for key, one in {id(one): one for one in self.met}.items() if key not in known]
+        return [one for key, one in {id(one): one for one in self.found}.items() if key not in known]
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, GraphFunction):
@@ -183,14 +185,14 @@ class _Pickler(CodePickler):
             raise TypeError(f"{value!r} is a sequence, in which the ranks meet; give its functions")
         else:
             return None
-        self.met.append(value)
+        self.found.append(value)
         return named
 
 
 class _Finder(_Pickler):
-    """A pickler that only finds the functions, shared variables and Data in a value; its bytes are not used.
+    """A pickler that only finds functions, shared variables and Data in a value; its output is not used.
 
-    It does not look into functions and classes of Python.
+    It does not look into Python functions and classes.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -198,7 +200,7 @@ class _Finder(_Pickler):
 
 
 def _read_by(code: Any, attributes: dict[str, Any], state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes, globals, closures and defaults that a function or class reads, with names."""
+    """Yield (description, value) for each attribute, global, closure and default of a function or class."""
     for name, value in attributes.items():
         yield f"attribute {name!r} of {code.__qualname__}", value
     for name, value in state.get("__globals__", {}).items():
@@ -223,7 +225,7 @@ class _Unpickler(pickle.Unpickler):
         if kind == "variable":
             return RankVariable(self._rank.variables, *what)
         array = self._rank.segments.array(what)
-        # What one machine wrote there, the others would not see.
+        # On several machines it is read-only: a write on one would not reach the others.
         array.flags.writeable &= self._rank.peers.machine is None
         return array
 
@@ -236,7 +238,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 class RankFunction:
-    """A function that one rank calls by itself: it takes all inputs, whole, and returns a list of outputs."""
+    """A function as an object of `synk.on_ranks` calls it, on one rank alone.
+
+    It takes all inputs as wholes, and returns a list of all outputs.
+    """
 
     def __init__(self, program: RankProgram):
         self._program = program
@@ -245,7 +250,7 @@ class RankFunction:
         return list(self.bound(*arrays)())
 
     def bound(self, *arrays: Any) -> BoundFunction:
-        """Return a function without arguments that runs on these arrays, whatever values they have then."""
+        """Return a function without arguments that runs on these arrays, with their values at each call."""
         return self._program.alone(arrays)
 
 
@@ -257,9 +262,9 @@ class RankVariable:
         self.name = variables[identity].name
 
     def get_value(self, borrow: bool = False) -> Any:
-        """Return the rank's value: a copy; with ``borrow`` the array itself, where it is on the host.
+        """Return a copy of the rank's value, or with ``borrow`` the array itself if it is on the host.
 
-        The array can be written to where the variable is among ``changes``.
+        The array is read-only unless ``changes`` lists the variable.
         """
         value = self._variables.on_host(self._identity)
         if not borrow:
@@ -270,9 +275,9 @@ class RankVariable:
         return value
 
     def set_value(self, value: Any) -> None:
-        """Give the variable another value on this rank, a copy.
+        """Set the variable on this rank to a copy of ``value``.
 
-        Raises TypeError if the value does not fit the variable, or ``changes`` does not have it.
+        Raises TypeError if the value does not fit the variable, or ``changes`` does not list the variable.
         """
         variable = self._variables[self._identity]
         if not self._changes:
@@ -298,8 +303,8 @@ class MakeStep(Step):
     """Make an object on the rank, and keep it there for `CallStep`."""
 
     number: int
-    payload: bytes
-    arrays: tuple[messages.ArrayRef, ...]  # that the objects read
+    payload: bytes  # pickled: the function that makes the object, and its arguments
+    arrays: tuple[messages.ArrayRef, ...]  # of the Data that objects read; other machines need copies
 
     phase = messages.COMPUTING
 

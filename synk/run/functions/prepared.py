@@ -1,11 +1,11 @@
-"""Steps that are ready to be sent, once or again and again.
+"""Commands that are prepared once and can be sent again and again.
 
-Arguments are checked and put into steps once. A training loop then calls with the same Data, and with the
-same kind of selection, thousands of times: such a call differs in the rows that it reads, and in the values
-of small arrays, so it sends the same steps.
+A training loop calls a function thousands of times with the same Data and the same kind of selection. Such
+calls differ only in the rows they read and in the values of small arrays, so they send the same steps, and
+the checks of the first call need not be repeated.
 
-    first call -> PreparedStep, with Lasting -> PreparedCommand.run
-    next call -> PreparedCommand.rows, while all lasts -> PreparedCommand.run: the same steps
+    first call -> PreparedStep, with ReuseConditions -> PreparedCommand.run
+    next call -> PreparedCommand.rows, if it repeats the first -> PreparedCommand.run: the same steps
 """
 
 from __future__ import annotations
@@ -28,62 +28,62 @@ FLOATS = (float, np.float64)
 
 
 class KnownInput(NamedTuple):
-    """An input of a step: Data whose reference is unchanged, or an array of the same dtype and shape."""
+    """An input that a repeated call must have: the same Data in the same memory, or a similar array."""
 
     position: int  # among the inputs of the call
-    data: weakref.ref[Any] | None  # None of an array
-    ref: messages.ArrayRef  # of the Data, or of the buffer in which the ranks find the array
+    data: weakref.ref[Any] | None  # the Data; None for an array, which must have the same dtype and shape
+    ref: messages.ArrayRef  # of the Data, or of the staging buffer in which the ranks find the array
 
 
-class Lasting(NamedTuple):
+class ReuseConditions(NamedTuple):
     """The conditions under which a prepared step may be sent again.
 
-    It refers to memory without holding it: where a call fails, its traceback must keep nothing mapped.
+    It names memory by references only: the traceback of a failed call must not keep segments mapped.
     """
 
     inputs: Sequence[KnownInput] = ()
-    length: int | None = None  # of the Data that ``batch`` selects from
-    indices: messages.ArrayRef | None = None  # of the buffer in which the ranks find listed rows
-    variables: Sequence[int] = ()  # shared ones, by identity, that live where all ranks find them
+    length: int | None = None  # number of rows of the Data from which ``batch`` selects
+    indices: messages.ArrayRef | None = None  # of the staging buffer with the index list
+    variables: Sequence[int] = ()  # identities of variables that must stay where they are in shared memory
 
 
 class PreparedStep(NamedTuple):
-    """One checked step of a command, and what makes the caller's values of the ranks' results."""
+    """One step of a command, after the check of its arguments."""
 
     step: Any
-    finish: Callable[[Sequence[Any]], list[Any]] | None  # None where there are no results
-    reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
-    lasting: Lasting | None = None  # None where the step must be prepared anew each time
-    code: Code | None = None  # of the script, that it runs
+    finish: Callable[[Sequence[Any]], list[Any]] | None  # makes the script's values of the ranks' results
+    reshapes: tuple[int, ...] = ()  # identities of variables whose number of rows may change
+    reuse: ReuseConditions | None = None  # None if the step must be prepared anew each time
+    code: Code | None = None  # the script's code that it runs
 
 
 class PreparedCommand:
-    """Steps that run together on every rank, and may be sent again if they last.
+    """The steps of one command, which may be sent again if the conditions of all steps hold.
 
-    They read the ``selected`` rows, unless a call that sends them again has others. They rely on the memory
-    of ``segments``, that of inputs, and of shared ``variables``, by identity. The ``effects`` are those of
-    the steps on shared variables, in order.
+    ``selected`` are the rows that the first call reads; a repeated call may give others to `run`. The command
+    may be sent again only as long as the ``segments`` of its inputs, and the shared ``variables``
+    (identities), stay where they are. ``effects`` are the effects of the steps on shared variables, in order.
     """
 
     def __init__(self, prepared: Sequence[PreparedStep], num_slices: int, effects: Sequence[Effect | None]):
-        self.steps, *self.selected = _told_once([entry.step for entry in prepared])
+        self.steps, *self.selected = _without_rows([entry.step for entry in prepared])
         self._finish = [(place, entry.finish) for place, entry in enumerate(prepared) if entry.finish]
         self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
         self._effects = effects
-        self._change: tuple[State | None, State] = None, {}  # of what is per rank: before and after a run
+        self._change: tuple[State | None, State] = None, {}  # what is per rank before and after the last run
         self._num_slices = num_slices
-        self._code = [entry.code for entry in prepared if entry.code]  # of most there is none
-        self._lasting = [entry.lasting for entry in prepared]
-        self.lasts, self.segments, self.variables = False, set[int](), set[int]()
+        self._code = [entry.code for entry in prepared if entry.code]  # empty for most commands
+        self._reuse = [entry.reuse for entry in prepared]
+        self.is_reusable, self.segments, self.variables = False, set[int](), set[int]()
 
     def programs(self) -> list[tuple[int, int]]:
-        """Return the functions that are called, and in how many slices each."""
+        """Return the number of each called function, with the number of slices."""
         return [(step.function, step.num_slices) for step in self.steps if isinstance(step, messages.Call)]
 
     def run(self, owner: Owner, start: int, stop: int) -> list[Any]:
-        """Run the steps on these rows, and return what each makes of its results.
+        """Run the steps on rows ``start:stop``, and return the values of all steps for the script.
 
-        Raises ValueError if a step takes a shared variable as equal on all ranks that is per rank.
+        Raises ValueError if a step needs a shared variable to be equal on all ranks, but it is per rank.
         """
         per_rank = owner.memory.per_rank
         now = per_rank.now
@@ -92,7 +92,7 @@ class PreparedCommand:
             after = per_rank.after(self._effects)
             self._change = now, after
         if self._reshapes:
-            # Before the command, not after: it may end in an exception that leaves them half changed.
+            # Before the command: if it ends in an exception, some ranks may have changed them.
             owner.memory.lengths.forget(self._reshapes)
         try:
             results = owner.run(self.steps, start, stop)
@@ -106,16 +106,16 @@ class PreparedCommand:
         return values
 
     def keep(self, memory: RunMemory) -> None:
-        """Make it ready to be sent again, if all it was made of lasts."""
+        """Prepare the command to be sent again, if all of its steps may be; ``is_reusable`` is True then."""
         array = memory.segments.array
-        known = [entry for entry in self._lasting if entry is not None]
+        known = [entry for entry in self._reuse if entry is not None]
         calls = [step for step in self.steps if isinstance(step, messages.Call)]
         refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
         self.segments = {ref.segment for ref in refs}
         self.variables = {variable for entry in known for variable in entry.variables}
         lengths = {entry.length for entry in known if entry.length is not None}
-        watched: list[Any] = [memory.shared_storage.watched(entry.variables) for entry in known]
-        if None in self._lasting or len(lengths) > 1 or None in watched:
+        watched: list[Any] = [memory.shared_storage.stored_arrays(entry.variables) for entry in known]
+        if None in self._reuse or len(lengths) > 1 or None in watched:
             return
         inputs = [one for entry in known for one in entry.inputs]
         self._n_inputs = 1 + max((one.position for one in inputs), default=-1)
@@ -125,16 +125,20 @@ class PreparedCommand:
         self._lists = [array(entry.indices) for entry in known if entry.indices is not None]
         self._unsigned = [indices.view(np.uint64) for indices in self._lists[:1]]
         self._length = min(lengths, default=None)
-        self.lasts = True
+        self.is_reusable = True
         memory.remembered.add(self)
 
     def drop(self) -> None:
-        """Forget the arrays, which ranks no longer share; the command is not sent again."""
-        self.lasts, self._stored, self._arrays, self._lists, self._unsigned = False, [], [], [], []
+        """Drop the references to arrays whose memory is about to be freed; the command is not sent again."""
+        self.is_reusable, self._stored, self._arrays, self._lists, self._unsigned = False, [], [], [], []
 
     def rows(self, values: Sequence[Any], batch: Any, num_slices: Any) -> tuple[int, int] | None:
-        """Return which rows a call on these inputs selects if it repeats this one, else None."""
-        if not self.lasts or type(num_slices) is not int or num_slices != self._num_slices:
+        """Return the rows ``start, stop`` of a call with these arguments, if it may send this command again.
+
+        Arrays among the inputs are copied into their staging buffers then. Return None if the call must be
+        prepared anew.
+        """
+        if not self.is_reusable or type(num_slices) is not int or num_slices != self._num_slices:
             return None
         for storage, value in self._stored:
             if storage[0] is not value:
@@ -152,14 +156,14 @@ class PreparedCommand:
         for position, buffer in self._arrays:
             if not _fits(values[position], buffer):
                 return None
-        rows = self._listed(batch) if self._lists else self._stretch(batch)
+        rows = self._listed(batch) if self._lists else self._contiguous_rows(batch)
         if rows is not None:
             for position, buffer in self._arrays:
                 buffer[...] = values[position]
         return rows
 
-    def _stretch(self, batch: Any) -> tuple[int, int] | None:
-        """Return the rows that are selected without a list."""
+    def _contiguous_rows(self, batch: Any) -> tuple[int, int] | None:
+        """Return ``start, stop`` if ``batch`` selects contiguous rows by valid arguments, else None."""
         length = self._length
         if batch is None:
             return 0, length or 0
@@ -178,38 +182,42 @@ class PreparedCommand:
         return start, stop if stop > start else start
 
     def _listed(self, batch: Any) -> tuple[int, int] | None:
-        """Give the ranks a list of rows, if it is as long as the last one."""
+        """Copy an index list to where ranks read it, if it is as long as the first call's; else return None.
+
+        The returned ``start, stop`` are positions in the list.
+        """
         first = self._lists[0]
         if type(batch) is not np.ndarray or batch.dtype.kind != "i" or batch.shape != first.shape:
             return None
         for indices in self._lists:
             indices[...] = batch
         size = first.size
-        # As unsigned numbers negative ones are large. Rows next to each other are read in place instead.
+        # Negative numbers are large ones if read as unsigned, so one comparison finds all invalid rows. A
+        # list of contiguous rows is prepared anew, as ranks read these in place.
         if np.maximum.reduce(self._unsigned[0]) >= self._length or first[-1] - first[0] == size - 1:
             return None
         return 0, size
 
 
 def _fits(value: Any, buffer: Any) -> bool:
-    """Return whether a value of an input needs no check, nor other memory, than the one before."""
+    """Return whether a value can be copied into the staging buffer of an input without any other check."""
     if type(value) is np.ndarray:
         return value.dtype == buffer.dtype and value.shape == buffer.shape
     return type(value) in FLOATS and buffer.dtype.char == "d" and not buffer.ndim
 
 
-def _told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
-    """Return steps without the rows they read, and those rows, if all read the same.
+def _without_rows(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
+    """Take the rows out of the steps if all read the same rows; return the steps, and ``start, stop``.
 
-    So the message of a call stays the same when its rows do not.
+    The rows are sent beside the steps then, so that calls with other rows send the same steps.
     """
     spans = {step.batch for step in steps if isinstance(step, messages.Call) and step.batch is not None}
     if len(spans) != 1:
         return tuple(steps), 0, 0
     (span,) = spans
-    untold = messages.RowSpan(messages.IN_COMMAND, messages.IN_COMMAND, span.listed)
-    told = [
-        replace(step, batch=untold) if isinstance(step, messages.Call) and step.batch is not None else step
+    open_span = messages.RowSpan(messages.IN_COMMAND, messages.IN_COMMAND, span.listed)
+    changed = [
+        replace(step, batch=open_span) if isinstance(step, messages.Call) and step.batch is not None else step
         for step in steps
     ]
-    return tuple(told), span.start, span.stop
+    return tuple(changed), span.start, span.stop

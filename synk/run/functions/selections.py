@@ -1,4 +1,4 @@
-"""Check one call before anything is sent: its inputs, and the rows that it selects.
+"""Check the inputs of one call, and the rows that it selects, before anything is sent.
 
 inputs, batch, batch_s -> Selection of rows -> spans in a message, arrays in staging buffers
 """
@@ -20,7 +20,7 @@ from synk.values.rows import SelectedRows, same_rows, select_common, select_each
 
 
 class CallOptions(NamedTuple):
-    """The keywords of a call."""
+    """The options of a call, as `Function.__call__` takes them."""
 
     batch: Any = None
     batch_s: Any = None
@@ -31,13 +31,13 @@ class CallOptions(NamedTuple):
 class Selection(NamedTuple):
     """The rows that a call reads."""
 
-    batch: SelectedRows | None  # before scattering
-    shares: tuple[SelectedRows, ...] | None  # of sliceable variables, per rank
-    following: SelectedRows | None  # that the next call is to read, where gathering them is work
+    batch: SelectedRows | None  # the rows of scattered inputs for all ranks together
+    shares: tuple[SelectedRows, ...] | None  # the rows of sliceable variables, by rank
+    following: SelectedRows | None  # the rows of the next call, if it pays to gather them ahead
 
 
 def positions(inputs: Sequence[Any]) -> dict[str, int]:
-    """Return the positions of inputs by name, without the names that several of them have."""
+    """Return the positions of inputs by name; names that several inputs have are left out."""
     names = [variable.name for variable in inputs]
     return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}
 
@@ -64,15 +64,15 @@ def in_order(
 
 
 def as_input(variable: Any, value: Any) -> Any:
-    """Return a plain value as an array of the input's type; raises as `filtered`."""
+    """Return ``value``, which is no Data, as an array of the input's type; raise what `filtered` raises."""
     return filtered(variable, value, "input")
 
 
 def filtered(variable: Any, value: Any, what: str) -> Any:
-    """Return a plain value as an array of the variable's type.
+    """Return ``value``, which is no Data, as an array of the variable's type.
 
-    Raises TypeError or ValueError, naming the variable as ``what``, if its dtype, dimensions or static shape
-    do not fit, or if the value is masked or sparse.
+    Raises TypeError or ValueError if dtype, dimensions or static shape do not fit, or if the value is masked
+    or sparse. The message names the variable as ``what``: "input", say.
     """
     if type(value) is not np.ndarray:  # which has no mask
         value = plain(value, f"{what} {describe(variable)}")
@@ -99,7 +99,7 @@ def check_data(variable: Any, data: Data) -> None:
 
 
 def fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
-    """Return whether a shape has the lengths that are static in a type."""
+    """Return whether ``shape`` agrees with the static lengths of a type, in which None fits any length."""
     return all(known in (None, length) for length, known in zip(shape, static, strict=True))
 
 
@@ -118,7 +118,7 @@ def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:
 
 
 def common_length(entries: Sequence[Any]) -> int | None:
-    """Return the number of rows if all inputs are Data of one length, none of them minibatch; else None."""
+    """Return the number of rows if all inputs are Data of one length and none is minibatch, else None."""
     lengths = {len(entry) if is_gathered(entry) else None for entry in entries}
     return lengths.pop() if len(lengths) == 1 else None
 
@@ -126,9 +126,9 @@ def common_length(entries: Sequence[Any]) -> int | None:
 def select_batch(
     variables: Sequence[Any], entries: Sequence[Any], batch: Any, length: int | None = None
 ) -> SelectedRows:
-    """Return the rows that ``batch`` selects of all scattered inputs; ``length`` is their `common_length`.
+    """Return the rows that ``batch`` selects from all scattered inputs; ``length`` is their `common_length`.
 
-    Raises as `select_common`; ValueError also if a minibatch input is too short.
+    Raises what `select_common` raises, and ValueError if a minibatch input has too few rows.
     """
     if length is not None:
         return select_common(batch, [length], [_called(variables[0], 0)])
@@ -150,20 +150,20 @@ def select_following(
     """Return the rows that ``next_batch`` selects, or None if ranks need not gather any of them ahead.
 
     Only Data are gathered ahead, and no minibatch Data: arrays and minibatch Data differ at each call. If
-    ``in_place``, stretches of rows are not gathered either, since ranks read them where they are. Raises as
-    `select_common`.
+    ``in_place``, contiguous rows are not gathered either, since ranks read them in place. Raises what
+    `select_common` raises.
     """
-    lasting = [position for position, entry in enumerate(entries) if is_gathered(entry)]
-    if not lasting:
+    gathered = [position for position, entry in enumerate(entries) if is_gathered(entry)]
+    if not gathered:
         return None
-    lengths = [len(entries[position]) for position in lasting]
-    names = [_called(variables[position], position) for position in lasting]
+    lengths = [len(entries[position]) for position in gathered]
+    names = [_called(variables[position], position) for position in gathered]
     rows = select_common(next_batch, lengths, names, "next_batch")
     return None if rows.indices is None and in_place else rows
 
 
 def is_gathered(entry: Any) -> bool:
-    """Return whether ranks read the selected rows of an input from all its rows."""
+    """Return whether ``batch`` selects rows of this input; other inputs have a row for each selected row."""
     return isinstance(entry, Data) and not entry.minibatch
 
 
@@ -174,10 +174,10 @@ def _called(variable: Any, position: int) -> str:
 def select_shares(
     variables: Sequence[Any], lengths: Sequence[Sequence[int]], batch_s: Any
 ) -> tuple[SelectedRows, ...]:
-    """Return the rows that ``batch_s`` selects of all sliceable variables, per rank.
+    """Return the rows that ``batch_s`` selects from all sliceable variables, by rank.
 
-    ``lengths`` are their rows, by variable, then by rank. Raises as `select_each`; ValueError also if
-    ``batch_s`` does not select the same rows of every variable.
+    ``lengths`` are the numbers of rows by variable, then by rank. Raises what `select_each` raises, and
+    ValueError if ``batch_s`` does not select the same rows of every variable.
     """
     picked = [select_each(batch_s, of_variable) for of_variable in lengths]
     for other in picked[1:]:
@@ -194,14 +194,14 @@ def select_shares(
 
 
 class IndexList:
-    """Collects the index arrays of one call into one."""
+    """Collects the index arrays of one call, which are sent to the ranks as one array."""
 
     def __init__(self) -> None:
         self._arrays: list[NDArray[np.int64]] = []
         self._total = 0
 
     def span(self, rows: SelectedRows) -> messages.RowSpan:
-        """Return the span that stands for ``rows`` in a message."""
+        """Return the span that stands for ``rows`` in a message; an index list in them is collected."""
         if rows.indices is None:
             return messages.RowSpan(rows.start, rows.stop, listed=False)
         self._arrays.append(rows.indices[rows.start : rows.stop])

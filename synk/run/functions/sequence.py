@@ -14,30 +14,30 @@ from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect
 from synk.run.functions.function import Function
 from synk.run.functions.graph_function import GraphFunction
-from synk.run.functions.prepared import Lasting, PreparedStep
+from synk.run.functions.prepared import PreparedStep, ReuseConditions
 from synk.run.functions.selections import CallOptions
 
 
 class Item(Protocol):
-    """A collective with its arguments, as `synk.run.collectives.collective.Collective` is one."""
+    """A collective with its arguments; `synk.run.collectives.collective.Collective` implements it."""
 
     has_result: bool
     name: str
     variables: Sequence[Any]
 
     def prepare(self, run: Owner) -> PreparedStep:
-        """Return its step."""
+        """Return the step of the collective."""
 
     def effect(self, run: Owner) -> Effect | None:
-        """Return the effect of its step."""
+        """Return the effect of the step on shared variables."""
 
 
 class SequenceFunction(Function):
     """Functions and collectives in order, made by `synk.sequence`.
 
-    Its inputs are those of its functions, each once, in order of first use; its outputs are theirs, one
-    after the other, and what collectives return stands between them. Raises TypeError for an item that is
-    neither, or a collective that needs a call of its own.
+    Its inputs are those of its functions, each once, in order of first use. Its outputs are those of its
+    items, in order: outputs of functions, and results of collectives. Raises TypeError for an item that is
+    neither a function nor a collective, and for a collective that must be called by itself.
     """
 
     def __init__(self, owner: Owner, items: Sequence[Any], name: str | None):
@@ -45,13 +45,13 @@ class SequenceFunction(Function):
             raise TypeError("sequence() needs functions and collectives, got none")
         self._items: list[GraphFunction | Item] = []
         with owner.turn("sequence"):
-            for item in map(_item, items):
+            for item in map(_as_item, items):
                 if not isinstance(item, GraphFunction):
-                    item.prepare(owner)  # what is wrong with it is said here, where it was written
+                    item.prepare(owner)  # raises errors of its arguments here, not at the first call
                 self._items.append(item)
         self._functions = [item for item in self._items if isinstance(item, GraphFunction)]
         for function in self._functions:
-            function.check_open()  # afterwards it is open for as long as the sequence is
+            function.check_open()  # its run may have been closed; from now on both belong to the same run
             function.check_compared()
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
         kinds = [function.returns for function in self._functions if function.returns != "none"]
@@ -82,7 +82,7 @@ class SequenceFunction(Function):
         return tuple(found)
 
     def as_written(self, values: list[Any]) -> Any:
-        # What collectives return counts too, and is known only when they have.
+        # Without outputs of functions, there may still be results of collectives.
         return values if self.returns == "none" and values else super().as_written(values)
 
     def gathers(self) -> list[str]:
@@ -123,22 +123,22 @@ class SequenceFunction(Function):
                 continue
             reshaped = {variable for entry in prepared for variable in entry.reshapes}
             if not reshaped.isdisjoint(item.sliced_variables()):
-                # Which rows it reads is known only when they are there: a further command.
+                # Its rows are known only after the steps before have run, so a further command is needed.
                 yield prepared
                 prepared = []
             inputs = [given[variable] for variable in item.inputs]
-            step = item.prepare_step(inputs, _usable(options, item))
-            prepared.append(step._replace(lasting=self._placed(item, step.lasting)))
+            step = item.prepare_step(inputs, _options_for(options, item))
+            prepared.append(step._replace(reuse=self._with_sequence_positions(item, step.reuse)))
         yield prepared
 
-    def _placed(self, function: GraphFunction, lasting: Lasting | None) -> Lasting | None:
-        """Return the conditions of a step, in terms of the inputs of the sequence."""
-        if lasting is None:
+    def _with_sequence_positions(
+        self, function: GraphFunction, reuse: ReuseConditions | None
+    ) -> ReuseConditions | None:
+        """Return the conditions of a function's step, with positions among the inputs of the sequence."""
+        if reuse is None:
             return None
         places = [self.inputs.index(variable) for variable in function.inputs]
-        return lasting._replace(
-            inputs=[one._replace(position=places[one.position]) for one in lasting.inputs]
-        )
+        return reuse._replace(inputs=[one._replace(position=places[one.position]) for one in reuse.inputs])
 
     def check_alone(self, made: set[Any]) -> None:
         for function in self._functions:
@@ -153,8 +153,8 @@ class SequenceFunction(Function):
         ]
 
 
-def _item(item: Any) -> GraphFunction | Item:
-    """Return an item as it was made, or a collective of what the user gave for it."""
+def _as_item(item: Any) -> GraphFunction | Item:
+    """Return a function unchanged, or the collective that a partial or a tuple stands for."""
     if isinstance(item, GraphFunction):
         return item
     if isinstance(item, tuple) and item and callable(item[0]):
@@ -168,8 +168,8 @@ def _item(item: Any) -> GraphFunction | Item:
     return collective.of(item.args, item.keywords)
 
 
-def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
-    """Return the options that mean something to one of several functions."""
+def _options_for(options: CallOptions, function: GraphFunction) -> CallOptions:
+    """Return the options of a sequence's call that apply to one of its functions."""
     return CallOptions(
         batch=options.batch if function.can_batch() else None,
         batch_s=options.batch_s if function.can_batch_s() else None,

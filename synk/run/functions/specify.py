@@ -1,6 +1,6 @@
-"""From a function as the user wrote it to the form that travels.
+"""Turn a function's definition into the form in which it is sent to the ranks.
 
-Definition -> sliceables and numbers of rows made inputs, shared variables made numbers -> ProgramSpec
+Definition -> rows and numbers of rows become inputs, shared variables become numbers -> ProgramSpec
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ def to_spec(
     identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]],
     code: Code | None = None,
 ) -> ProgramSpec:
-    """Turn a definition into the form that travels.
+    """Return the definition in the form in which it is sent.
 
-    ``identify_all`` gives shared variables their identities, sending them to the workers if need be;
-    ``code`` is that of `serialize.dumps`.
+    ``identify_all`` returns the identities of shared variables, and sends new ones to the workers. ``code``
+    is a parameter of `serialize.dumps`.
 
-    Inputs of the graph: scattered, broadcast, rows of sliceables, then n_rows, total_rows, first_row, leads,
-    ranks.
+    The inputs of the graph are, in order: scattered inputs, broadcast inputs, rows of sliceable variables,
+    n_rows, total_rows, first_row, leads, ranks.
     """
     rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
-    # A static length is that of the whole array, and a rank gets a part of it.
+    # If a type has a static length, it is that of the whole array; a rank gets fewer rows.
     scattered = {variable: _rows_variable(variable) for variable in definition.inputs}
     numbers = {number: number.type(number.name) for number in (n_rows, total_rows, first_row, leads)}
-    together = ranks.type("ranks")
+    ranks_input = ranks.type("ranks")
     n_outputs, n_results = len(definition.outputs), len(definition.outputs) + len(definition.updates)
     results = [*definition.outputs, *(update.value for update in definition.updates)]
     results += [part for part, _ in definition.parts]
-    results = substitute(results, {**scattered, **rows_of, **numbers, ranks: together})
+    results = substitute(results, {**scattered, **rows_of, **numbers, ranks: ranks_input})
     values = results[n_outputs:n_results]
-    of_rank = [*rows_of.values(), *numbers.values(), together]
+    of_rank = [*rows_of.values(), *numbers.values(), ranks_input]
     graph_inputs = [*scattered.values(), *definition.bcast_inputs, *of_rank]
     row_inputs = {*scattered.values(), *of_rank}
     variables = [one for one in ancestors(results) if isinstance(one, SharedVariable)]
@@ -52,7 +52,7 @@ def to_spec(
     identities = dict(zip(variables, identify_all(variables), strict=True))
 
     def identify(variable: SharedVariable) -> int:
-        if variable not in identities:  # code of the script reads it
+        if variable not in identities:  # only code of the script inside an Op refers to it
             identities[variable] = identify_all([variable])[0]
         return identities[variable]
 
@@ -67,18 +67,18 @@ def to_spec(
             for mode, output in zip(definition.output_modes, definition.outputs, strict=True)
         ),
         updates=tuple(
-            _update_spec(update, value, row_inputs, together, identify)
+            _update_spec(update, value, row_inputs, ranks_input, identify)
             for update, value in zip(definition.updates, values, strict=True)
         ),
         mode=definition.mode,
-        needs_ranks=together in set(ancestors(results)),
+        needs_ranks=ranks_input in set(ancestors(results)),
         parts=tuple(operation for _, operation in definition.parts),
         completed=definition.completed,
     )
 
 
 def _rows_variable(variable: SharedVariable) -> Variable:
-    """Return the input that stands for some rows of ``variable``: axis 0 is of any length."""
+    """Return a new input like ``variable``, for a part of its rows: its axis 0 may have any length."""
     kind = variable.type
     return kind.clone(shape=(None, *kind.shape[1:]))(variable.name)
 
@@ -87,15 +87,16 @@ def _update_spec(
     update: Update,
     value: Variable,
     row_inputs: Set[Variable],
-    together: Variable,
+    ranks_input: Variable,
     identify: Callable[[SharedVariable], int],
 ) -> UpdateSpec:
+    """Describe an update in the form in which it is sent; ``value`` is its new value in the sent graph."""
     used = set(ancestors([value]))
     return UpdateSpec(
         identify(update.variable),
         update.mode,
-        # Every slice of every rank computes the whole of an exact value, from the original ones.
+        # An exact value is computed as a whole in every slice of every rank, from the values before the call.
         needs_rows=not update.exact and not row_inputs.isdisjoint(used),
         advances=not update.exact and isinstance(update.variable.type, RandomType),
-        needs_ranks=together in used,
+        needs_ranks=ranks_input in used,
     )

@@ -1,5 +1,5 @@
-"""Start the workers of a machine, watch over them, and replace them at a restart.
+"""Start the workers of one machine, watch over them, and replace them at a restart.
 
-`recovery` keeps what `synk.commit` has collected, and gives it to new workers; `watchdog` notices deadlines,
-and collects the stacks of all ranks for the error.
+`recovery` keeps the values of `synk.commit`, and gives them to new workers. `watchdog` checks deadlines of
+commands, and collects the stacks of all ranks for the error.
 """

@@ -1,10 +1,10 @@
-"""Make a fork a worker.
+"""Make a forked process a worker, which serves commands until it exits.
 
-    launch -> live -> serve -> the end
-    ForkServer -> arrive -> WorkerSpec.receive -> live
+    launch -> run_worker -> serve -> os._exit
+    ForkServer -> receive_and_run -> WorkerSpec.receive -> run_worker
 
-A worker has everything imported already, and leaves by ``os._exit``, so nothing that the script
-registered to run at exit runs twice.
+A forked worker has all modules imported already. It leaves by ``os._exit``, so that functions which the
+script has registered to run at exit do not run in workers, too.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from synk.transport.processes.stderr_log import STDERR
 from synk.values import messages
 
 
-def arrive(end: socket, parent: int) -> NoReturn:
-    """Be the worker that is described over a socket, until the end."""
+def receive_and_run(end: socket, parent: int) -> NoReturn:
+    """Receive the description of a worker over a socket, and be this worker until the process ends."""
     try:
         die_with(parent)
         spec = WorkerSpec.receive(end, parent)
         if spec is not None:
-            live(spec)
+            run_worker(spec)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
-    """Be a worker until the end; first close ``others``, which it inherited and are not its own."""
+def run_worker(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
+    """Be a worker until the process ends; first close ``others``, inherited objects of other ranks."""
     status = 1
     try:
         die_with(spec.parent, by_kernel=spec.by_main_thread)
-        _become_a_process(spec)
+        _set_up_process(spec)
         for other in others:
             other.close()
         spec.commons.seal()
@@ -78,26 +78,27 @@ def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
             os._exit(status)
 
 
-def _become_a_process(spec: WorkerSpec) -> None:
-    """Give the fork signals, streams and random numbers of its own."""
+def _set_up_process(spec: WorkerSpec) -> None:
+    """Set up the forked process as a worker: its signal handlers, output streams and random numbers."""
     ignore_signals()
     spec.printout.take_over(spec.rank)
     spec.log.take_over()
     spec.stacks.answer()
-    become_rank(spec.rank)
-    gc.freeze()  # what the master had made is no garbage of this process
+    set_up_rank_process(spec.rank)
+    gc.freeze()  # the garbage collector need not look through the objects of the master
 
 
-def become_rank(rank: int) -> None:
-    """Give the process of a rank words at a fault, and random numbers of its own."""
+def set_up_rank_process(rank: int) -> None:
+    """Let a rank's process print its stack at a segmentation fault, and seed its global random numbers."""
     forbid_core_dumps()
-    faulthandler.enable(file=STDERR)  # a segmentation fault says where
-    # Else all ranks would draw the same numbers.
+    faulthandler.enable(file=STDERR)
+    # With the state inherited from the master, all ranks would draw the same numbers.
     random.seed(rank)
     np.random.seed(rank)
 
 
 def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Rank:
+    """Return the rank of this worker, with the variables and functions that it starts from."""
     Binding(spec.devices, spec.place)
     device = spec.devices.make(spec.place)
     device.activate()
@@ -107,7 +108,7 @@ def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Ran
         spec.place,
         spins=spec.spins,
         deaths=Deaths({master.fileno(): 0, _hang_up(spec.end): 0}, lambda rank: os._exit(1)),
-        on_late=lambda late: None,  # the master alone watches over deadlines
+        on_late=lambda late: None,  # only the master checks deadlines
         machine=spec.machine,
     )
     segments = SegmentTable()
@@ -123,17 +124,17 @@ def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Ran
 
 
 def _hang_up(end: socket) -> int:
-    """Return a descriptor that is readable once the master's end of a socket is closed.
+    """Return a file descriptor that becomes readable when the master's end of a socket is closed.
 
-    An exec closes it, and leaves the master's pidfd as it was.
+    This also notices if the master's process executes another program: its pidfd would not tell.
     """
     with select.epoll() as poll:
-        poll.register(end, 0)  # hang-ups are told always; messages may wait
+        poll.register(end, 0)  # epoll reports hang-ups always; without a mask it ignores messages
         return os.dup(poll.fileno())
 
 
 def _follow_growth(channel: WorkerChannel, barrier: Barrier, segments: SegmentTable) -> Segment:
-    """Wait for the new arena that the master makes in the middle of a collective."""
+    """Wait for the larger arena that the master makes during a collective, and return its segment."""
     barrier.wait_for(channel.fileno())
     message, descriptor = channel.receive_frame()
     assert isinstance(message, messages.Attach)

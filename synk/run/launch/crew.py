@@ -1,6 +1,6 @@
-"""The workers of a run that are processes of this machine, and how they end.
+"""The workers of a run on this machine: what the master shares with them, and how they are ended.
 
-launch -> Crew (processes, channel, shared words, standard errors) ... Crew.dismiss
+launch -> Crew (processes, channel, shared control memory, logs of standard error) ... Crew.dismiss
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from synk.values import messages
 from synk.values.errors import RankState
 from synk.values.machine import Machine
 
-DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
+DEATH_SECONDS = 1.0  # how long to wait for the end of a process after its socket was closed
 
 
 class Worker(NamedTuple):
-    """The master's end of one worker."""
+    """A worker as the master sees it: its process, and the master's ends of socket, log and stack file."""
 
     process: Process
     end: socket.socket
@@ -48,12 +48,16 @@ class Worker(NamedTuple):
 
 
 class Crew:
-    """The workers of a run, of ``n_ranks`` with the master, and what that shares with them: `Workers`."""
+    """The workers of this machine, and what the master shares with them; it implements `Workers`.
+
+    ``n_ranks`` is the number of ranks on this machine, the master (or the leader) included.
+    """
 
     def __init__(self, n_ranks: int, machine: Machine | None = None):
         open_standard_descriptors()
-        self.n_ranks, self.machine = n_ranks, machine  # here
-        self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
+        self.n_ranks, self.machine = n_ranks, machine
+        # Whether waiting ranks spin before they sleep. If ranks share cores, spinning would slow down others.
+        self.spins = n_ranks <= count_cores()
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
         with contextlib.ExitStack() as made:
@@ -67,7 +71,7 @@ class Crew:
         return (self._pid, *(worker.process.pid for worker in self.workers))
 
     def placements(self, devices: Devices) -> list[PlacedMachine]:
-        """Return this machine with its ranks."""
+        """Return a list of this machine only, with its ranks."""
         host = None if self.machine is None else self.machine.host
         return [placement(self.pids(), devices, host)]
 
@@ -77,7 +81,7 @@ class Crew:
     def death(self, rank: int) -> Death:
         process, _, log, _ = self.workers[rank - 1]
         process.wait(DEATH_SECONDS)
-        log.deliver()  # what it wrote to standard error and has not handed on
+        log.deliver()  # print the rest of what it has written to standard error
         phase = self.commons.control.phase(rank)
         return Death(process.pid, process.cause_of_death(), phase, log.tail())
 
@@ -85,13 +89,13 @@ class Crew:
         self._watchdog.look(deadline, late)
 
     def states(self) -> tuple[RankState, ...]:
-        """Return the states of the ranks of this machine, by their places."""
+        """Return the states of this machine's ranks, in the order of their places, with stacks."""
         return self._watchdog.states()
 
     def open_channel(
         self, on_death: OnDeath, on_late: OnLate, elsewhere: Sequence[RankState] = ()
     ) -> MasterChannel:
-        """Return the channel to the workers; ``elsewhere`` are the ranks of other machines, to be named."""
+        """Return the channel to the workers; ``elsewhere`` are other machines' ranks, for error messages."""
         shared = self.commons
         post = MasterPost(shared.mailboxes, shared.control, shared.bells, self.spins)
         processes = [worker.process for worker in self.workers]
@@ -101,7 +105,7 @@ class Crew:
         return MasterChannel(ends, self._deaths(on_death), post, on_late)
 
     def peers(self, on_death: OnDeath, on_late: OnLate, leaders: Leaders | None = None) -> Barrier:
-        """Return the barrier of place 0, which also tells the ``leaders`` of other machines, if it is one."""
+        """Return the barrier for the rank at place 0; with ``leaders``, it also informs other machines."""
         shared = self.commons
         words = shared.control, shared.bells, 0, self.spins, self._deaths(on_death), on_late, self.machine
         return Barrier(*words) if leaders is None else LeaderBarrier(leaders, *words)
@@ -111,34 +115,36 @@ class Crew:
         return Deaths(ranks, on_death)
 
     def dismiss(self, seconds: float) -> dict[str, Process]:
-        """End all workers, and free what was shared; return those that have not ended, by name.
+        """End all workers, and free what is shared with them; return processes that have not ended, by name.
 
-        They have so many seconds to leave when asked to, then they are killed; with 0 they are killed at
-        once.
+        They are asked to leave, and killed after ``seconds``; with 0 they are killed at once.
         """
         processes = [worker.process for worker in self.workers]
         try:
             if seconds:
                 self._say_farewell()
                 _wait(processes, seconds)
-        finally:  # a second ^C comes here at once
+        finally:  # reached at once if a second ^C interrupts the wait
             for process in processes:
                 process.signal(signal.SIGKILL)
             left = self._free()
         return left
 
     def _say_farewell(self) -> None:
+        """Ask all workers to leave."""
         farewell = encode(messages.Close())
         for worker in self.workers:
             worker.end.setblocking(False)
-            with contextlib.suppress(Disconnected, OSError):  # it is gone already, or does not read
+            with contextlib.suppress(Disconnected, OSError):  # the worker is gone, or does not read
                 send(worker.end, farewell, _give_up)
 
     def _free(self) -> dict[str, Process]:
+        """Close what is shared with the workers; return the processes that do not end in time, by name."""
         left = {}
-        with hold_signals():  # what is closed twice may be somebody else's by then
-            for worker in self.workers:  # forks of the script may hold the other ends too
-                with contextlib.suppress(OSError):  # it is gone already
+        with hold_signals():  # after an interrupt, a descriptor could be closed twice, when it is another's
+            # Shut down, as child processes of the script may hold copies of these sockets open.
+            for worker in self.workers:
+                with contextlib.suppress(OSError):  # the worker is gone
                     worker.end.shutdown(socket.SHUT_RDWR)
             deadline = time.monotonic() + REAP_SECONDS
             while self.workers:
@@ -159,7 +165,7 @@ def _give_up() -> None:
 
 
 def _wait(processes: Sequence[Process], seconds: float) -> None:
-    """Wait for processes to end, so long for all of them."""
+    """Wait until all processes have ended, at most ``seconds`` in all."""
     deadline = time.monotonic() + seconds
     for process in processes:
         process.wait(max(0.0, deadline - time.monotonic()))

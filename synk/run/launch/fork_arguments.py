@@ -1,4 +1,4 @@
-"""Check the arguments of `fork` before anything is started."""
+"""Check the arguments of `synk.fork` and `synk.restart` before anything is started."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from synk.transport.machines.topology import read_topology, write_list
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 
-CORES_HAVE = "float32"  # the precision in which they multiply matrices of that dtype
+CPU_PRECISION = "float32"  # the precision in which cores multiply float32 matrices
 
-# Of the environment, where the script does not say it: see `synk.run.session.run_command`.
+# Environment variables for arguments that the script does not give; `python -m synk run` sets them.
 HOSTS, INTERFACE, RANKS = "SYNK_HOSTS", "SYNK_INTERFACE", "SYNK_RANKS"
 
 
-def completed(
+def with_environment(
     n_parallel: Any, hosts: Any, interface: Any, environ: Mapping[str, str] = os.environ
 ) -> tuple[Any, Any, Any]:
-    """Return ranks, hosts and interface, those that are None as the environment says.
+    """Return ranks, hosts and interface; those that are None are taken from the environment.
 
-    Raises ValueError if that is no number, or the script names a network where there is one machine, and
-    TypeError or ValueError for what is no number of ranks.
+    Raises TypeError or ValueError if ``n_parallel``, or its environment variable, is no number of ranks, and
+    ValueError if ``interface`` is given for a run on one machine.
     """
     alone = hosts is None and not environ.get(HOSTS) and not under_mpi(environ)
     if interface is not None and alone:
@@ -57,19 +57,19 @@ def checked_devices(
     cuda_graphs: Any = False,
     bind: Any = "none",
 ) -> Devices:
-    """Return how many ranks there will be, and what they compute on.
+    """Return the number of ranks and their devices, from the arguments of `synk.fork`.
 
     Raises
     ------
     TypeError, ValueError
-        Naming the argument.
+        If an argument is wrong; the message names it.
     CudaUnavailable
-        If GPUs are asked for and cannot be had.
+        If GPUs are asked for and cannot be used.
 
     Warns
     -----
     SynkWarning
-        If ranks share GPUs, or cores where each was to have one, or have more threads than there are CPUs.
+        If ranks share GPUs, or share cores with ``bind="core"``, or have more threads than there are CPUs.
     """
     if device is not None and device not in KINDS:
         raise ValueError(
@@ -86,9 +86,9 @@ def checked_devices(
     if not isinstance(cuda_graphs, bool):
         raise TypeError(f"cuda_graphs={cuda_graphs!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
-    of_gpus = {
+    gpu_options = {
         "memory_limit": memory_limit,
-        "precision": None if precision == CORES_HAVE else precision,
+        "precision": None if precision == CPU_PRECISION else precision,
         "cuda_graphs": cuda_graphs or None,
     }
     devices = replace(
@@ -97,19 +97,19 @@ def checked_devices(
         asks_threads=threads is not None,
     )
     if not devices.gpus:
-        _refuse_on_cores(of_gpus)
+        _refuse_on_cores(gpu_options)
     _warn_of_few_cores(devices)
     if cuda_graphs:
-        # Here and nowhere else: what else there is does not read this folder, and works without it.
+        # The only import of this package: all other parts work without it.
         from synk.gpu.speedups.linker import RecordingDevice
 
         devices = replace(devices, gpu_device=RecordingDevice)
     return devices
 
 
-def _refuse_on_cores(of_gpus: Mapping[str, Any]) -> None:
-    """Raise ValueError if an option of GPUs is given, in words for a run on cores."""
-    for name, value in of_gpus.items():
+def _refuse_on_cores(gpu_options: Mapping[str, Any]) -> None:
+    """Raise ValueError if an option for GPUs is given, but the run computes on cores."""
+    for name, value in gpu_options.items():
         if value is not None:
             raise ValueError(
                 f"{name}={value!r} is for GPUs, and this run computes on cores: leave {name} out, or pass "
@@ -118,7 +118,7 @@ def _refuse_on_cores(of_gpus: Mapping[str, Any]) -> None:
 
 
 def _warn_of_few_cores(devices: Devices) -> None:
-    """Warn if a rank has more threads than there are CPUs, or shares the core that it was to have."""
+    """Warn if a rank has more threads than there are CPUs, or if ranks share cores with ``bind="core"``."""
     usable = os.sched_getaffinity(0)
     said = f"this process may use CPUs {write_list(usable)}"
     if devices.asks_threads and devices.threads > len(usable):
@@ -140,6 +140,7 @@ def _warn(message: str) -> None:
 
 
 def _checked_fraction(limit: Any) -> float:
+    """Return ``memory_limit`` as a fraction above 0 and at most 1, or the default; raise if it is none."""
     if limit is None:
         return MEMORY_LIMIT
     if isinstance(limit, bool) or not isinstance(limit, int | float | np.number):
@@ -150,10 +151,10 @@ def _checked_fraction(limit: Any) -> float:
 
 
 def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:
-    """Return how many ranks there will be after the ``present`` ones.
+    """Return the number of ranks after a restart; ``present`` is the number before.
 
-    ``devices`` are those of `fork`, which has decided how ranks on GPUs meet: they never become more.
-    Raises TypeError or ValueError if the number is wrong.
+    ``devices`` are those of `fork`. On GPUs there cannot be more ranks than then, because `fork` has decided
+    how their arrays are exchanged. Raises TypeError or ValueError if the number is wrong.
     """
     if n_parallel is None:
         return present
@@ -175,6 +176,7 @@ def refuse_hosts(hosts: Any) -> None:
 
 
 def _checked_count(name: str, value: Any) -> int:
+    """Return the argument ``name`` as an int of at least 1; raise TypeError or ValueError if it is none."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
@@ -187,12 +189,12 @@ def _checked_count(name: str, value: Any) -> int:
 
 
 def checked_timeout(seconds: Any) -> float | None:
-    """Return a number of seconds, or None for no deadline.
+    """Return the number of seconds as a float, or None for no deadline.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no number, or not positive.
+        If ``seconds`` is no number, or not positive.
     """
     if seconds is None:
         return None

@@ -1,12 +1,12 @@
-"""Fork the workers of a run: by this process, or by its fork server once this has used a GPU.
+"""Decide which process forks the workers of a run: this one, or a fork server once this one has used a GPU.
 
     fork -> ForkSource.check, prepare ... launch, restart -> ForkSource.server
 
-The server is started before the first run of several ranks on GPUs, and lives on when that is closed: the
-next run needs it.
+A process that is forked after CUDA was initialised cannot use CUDA, and fails in unexpected places. So a fork
+server, a process that never uses a GPU, is started before the first run of several ranks on GPUs. It stays
+when that run is closed, for the next one.
 
-A child that is forked after CUDA was initialised cannot use it, and fails where nobody expects it. The driver
-itself says whether it is; where it is not even loaded, nobody can have done that.
+Whether CUDA is initialised is asked of the driver library itself; if that is not loaded, it cannot be.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 
 from synk.gpu.comm.nccl_library import import_nccl
 from synk.run.device import Devices
-from synk.run.launch.birth import arrive
+from synk.run.launch.birth import receive_and_run
 from synk.run.launch.imported import ImportedModules
 from synk.transport.processes.fork_server import ForkServer
 from synk.transport.processes.process import flush_streams, open_standard_descriptors
@@ -26,7 +26,7 @@ from synk.values.errors import CudaInitialisedError, SynkStateError
 DRIVER = "libcuda.so.1"
 SUCCESS = 0
 
-# Packages that initialise CUDA at the first use of a GPU, some of them when they are imported.
+# Packages that initialise CUDA at the first use of a GPU, or when they are imported; named in an error.
 USERS = ("cupy", "jax", "numba.cuda", "pycuda", "tensorflow", "torch")
 
 TOO_LATE = (
@@ -36,17 +36,18 @@ TOO_LATE = (
 
 
 class ForkSource:
-    """This process and its fork server, for all runs, one after the other."""
+    """This process and its fork server, which fork the workers of all runs of the script."""
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
-        self.imported = ImportedModules()  # by what forks the workers
-        self._has_launched = False  # since the server was started: this process may have used a GPU
+        self.imported = ImportedModules()  # the modules of the process that forks the workers
+        self._has_launched = False  # whether a run was started since the server was: it may have used a GPU
 
     def check(self, what: str, devices: Devices) -> None:
-        """Look whether workers can be had that can use CUDA, on GPUs if those are wanted.
+        """Check for the call ``what`` that workers forked now could use CUDA.
 
-        Raises CudaInitialisedError if this process has initialised CUDA, and has no fork server from before.
+        Raises CudaInitialisedError if this process has initialised CUDA, unless the run is on GPUs and a fork
+        server can fork for it.
         """
         if not devices.gpus:
             check_cuda(what)
@@ -54,19 +55,19 @@ class ForkSource:
             check_cuda(what, TOO_LATE)
         elif trouble := self._server.trouble():
             check_cuda(what, f"Later runs get their workers from a server, but {trouble}")
-            self._server = None  # there may be another
+            self._server = None  # `prepare` may start another
 
     def prepare(self, devices: Devices) -> None:
-        """Start the fork server if a run, which `check` has let pass, needs it and there is none."""
+        """Start the fork server if a run on these devices needs one and has none; call `check` before."""
         if _needs_server(devices) and self._server is None:
             open_standard_descriptors()
-            import_nccl()  # all workers share the memory
+            import_nccl()  # imported before the forks, it is in memory once for all workers
             flush_streams()
-            self._server, self._has_launched = ForkServer(arrive), False
+            self._server, self._has_launched = ForkServer(receive_and_run), False
             self.imported = ImportedModules()
 
     def check_restart(self, devices: Devices) -> None:
-        """Raise SynkStateError if there is nobody to fork the workers of a run anew."""
+        """Raise SynkStateError if new workers need the fork server, but it has ended."""
         if not (_needs_server(devices) and self._has_launched):
             return
         trouble = self._server.trouble() if self._server is not None else "the fork server was dismissed"
@@ -77,19 +78,19 @@ class ForkSource:
             )
 
     def server(self, devices: Devices) -> ForkServer | None:
-        """Return the server if it is to fork the workers, None where this process can do so."""
+        """Return the server if it must fork the workers, None if this process can fork them."""
         return self._server if _needs_server(devices) and self._has_launched else None
 
     def note_forking(self) -> None:
-        """Note that this process forks workers itself."""
+        """Note that this process forks workers now, which then have its present modules."""
         self.imported = ImportedModules()
 
     def note_launched(self) -> None:
-        """Note that rank 0 computes from now on, on a GPU perhaps."""
+        """Note that a run was started, so that this process may use a GPU from now on."""
         self._has_launched = True
 
     def close(self) -> None:
-        """End the server: a run that is open cannot be restarted then."""
+        """End the server; an open run on GPUs cannot be restarted then."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -113,11 +114,11 @@ def check_cuda(what: str, also: str = "") -> None:
 
 
 def cuda_is_initialised() -> bool:
-    """Return whether this process has initialised CUDA; never loads nor initialises it."""
+    """Return whether this process has initialised CUDA, without loading or initialising it."""
     try:
         driver = ctypes.CDLL(DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         ask = driver.cuDeviceGetCount
-    except (OSError, AttributeError):  # not loaded, or not a driver that we know
+    except (OSError, AttributeError):  # not loaded, or not CUDA's driver
         return False
     # Until cuInit has succeeded every other function returns an error code.
     return bool(ask(ctypes.byref(ctypes.c_int())) == SUCCESS)

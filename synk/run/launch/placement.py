@@ -1,7 +1,7 @@
-"""Bind the ranks of a machine to CPUs, and tell which CPUs each may use, whatever has bound it.
+"""Bind the ranks of a machine to CPUs, and find out which CPUs each rank may use.
 
-Devices, place -> Binding: this process on its rank's CPUs -> release
-processes of the ranks, Devices -> placement -> `synk.transport.machines.tree`
+Devices, place -> Binding: this process runs on its rank's CPUs -> release
+process ids of the ranks, Devices -> placement -> `synk.transport.machines.tree`
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synk.transport.machines.tree import PlacedMachine, PlacedRank
 
 
 class Binding:
-    """Binds this process to its rank's CPUs when it is made, and unbinds it at `release`."""
+    """Binds this process to its rank's CPUs when the object is made, until `release`."""
 
     def __init__(self, devices: Devices, place: int):
         self._before = os.sched_getaffinity(0)
@@ -27,13 +27,13 @@ class Binding:
             move_to(plan_binding(devices.n_ranks, devices.bind, topology, self._before)[place])
 
     def release(self) -> None:
-        """Let the process use all CPUs again that it could use before."""
+        """Let the process use all CPUs again that it could use before the binding."""
         move_to(self._before)
 
 
 def move_to(cpus: Iterable[int]) -> None:
-    """Let all threads of this process run on these CPUs only, and those that they start."""
-    threads = [0]  # this one, where the kernel lists none
+    """Let all threads of this process, and threads that they start, run on these CPUs only."""
+    threads = [0]  # 0 is the calling thread, for systems without /proc
     with suppress(OSError):
         threads = list(map(int, os.listdir("/proc/self/task")))
     for thread in threads:
@@ -44,9 +44,9 @@ def move_to(cpus: Iterable[int]) -> None:
 def placement(
     pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0
 ) -> PlacedMachine:
-    """Return this machine, and the CPUs and the GPU of each of its ranks.
+    """Return this machine with the CPUs and the GPU of each of its ranks.
 
-    ``pids`` are the processes of these ranks, in rank order; the first of them has rank ``first``.
+    ``pids`` are the process ids of the ranks, in rank order; the first of them is rank ``first``.
     """
     gpus = devices.gpus
     ranks = [

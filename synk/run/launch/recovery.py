@@ -1,9 +1,9 @@
-"""The state of all ranks that new workers start from, and the committed values in it.
+"""Keep the values of the last `synk.commit`, and make the state from which workers start after a restart.
 
     commit: values of all ranks -> Recovery.keep
     restart: Recovery.restore (rank 0), Recovery.state -> RunState -> segments and messages of each new worker
 
-Nothing is sent where a new worker is a fork of the master: it finds all of this in its memory.
+A worker that the master forks inherits this state in its memory, so nothing is sent to it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from synk.values.script_frames import stacklevel
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of all ranks that new workers start from; it is empty where a run starts.
+    """The state from which new workers start; at the start of a run it is empty.
 
     Parameters
     ----------
     segments : mapping of int to Segment
-        By number, mapped in the master.
+        The segments of shared memory, by number, as the master has mapped them.
     shares : sequence of Share
         The shared variables, with copies of rank 0's values.
     values : mapping of int to sequence
-        Committed values by identity, one per rank; variables without one start from rank 0's.
+        Committed values by identity, one per rank. A variable without an entry starts from rank 0's value.
     storage : sequence of UseStorage
-        Which variables are in shared memory.
+        Which variables are stored in shared memory, and where.
     functions : sequence of Build
+        The functions that the ranks have.
     """
 
     segments: Mapping[int, Segment] = field(default_factory=dict)
@@ -50,49 +51,53 @@ class RunState:
     functions: Sequence[messages.Build] = ()
 
     def messages(self, rank: int) -> Iterator[Any]:
-        """Yield the messages a worker would have been sent: variables with its own values, then functions."""
+        """Yield the messages of a worker's state: variables with the rank's own values, then functions."""
         for share in self.shares:
             of_ranks = self.values.get(share.identity)
             value = share.value if of_ranks is None else of_ranks[rank]
-            # A copy: ranks that have the same share one array, and the kept one may be read-only.
+            # Copied, because ranks with equal values share one committed array, which may be read-only.
             yield share._replace(value=copy_of(value), own=of_ranks is not None)
         yield from self.storage
         yield from self.functions
 
 
 class Recovery:
-    """The last commit of a run, and the master's variables and shared memory that go with it."""
+    """The last commit of a run, from which a restart restores the shared variables of all ranks."""
 
     def __init__(self, memory: RunMemory):
         self._memory = memory
-        self._kept: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
-        self._kept_per_rank: State = {}
-        self._beside: Any = None  # what the script keeps itself
+        self._committed: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
+        self._committed_per_rank: State = {}  # which variables were per rank at the commit
+        self._script_values: Any = None  # the values that the script has passed to the commit
 
     @property
-    def beside(self) -> Any:
-        """A copy of what the script has given to the last commit."""
-        return copy.deepcopy(self._beside)
+    def script_values(self) -> Any:
+        """A copy of the values that the script has passed to the last commit."""
+        return copy.deepcopy(self._script_values)
 
-    def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]], beside: Any = None) -> None:
-        """Keep the values of all ranks as the commit, in place of the last one, and what the script adds.
+    def keep(
+        self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]], script_values: Any = None
+    ) -> None:
+        """Replace the commit: ``by_rank`` are the values of shared variables, by rank, then by variable.
 
-        A value of None means that a rank has the same value as rank 0, which is kept once.
+        None stands for a value that equals rank 0's, which is kept once. ``script_values`` are the script's
+        own.
         """
-        self._kept = {
+        self._committed = {
             identity: (first, *(first if value is None else value for value in others))
             for identity, first, *others in zip(identities, *by_rank, strict=True)
         }
-        self._kept_per_rank, self._beside = self._memory.per_rank.now, beside
+        self._committed_per_rank, self._script_values = self._memory.per_rank.now, script_values
 
     def check_shareable(self) -> None:
-        """Raise SynkStateError if the commit cannot be given to another number of ranks.
+        """Raise SynkStateError if the commit cannot be divided among another number of ranks.
 
-        That is so where each rank has a value of its own, other than its part of the rows of one array.
+        It cannot if ranks have different values of a variable that are not their parts of the rows of one
+        array.
         """
         own = [
             describe(self._memory.variables[identity])
-            for identity, (first, *others) in self._kept.items()
+            for identity, (first, *others) in self._committed.items()
             if isinstance(first, np.ndarray)
             and any(other is not first for other in others)
             and not self._are_rows(identity)
@@ -103,34 +108,34 @@ class Recovery:
                 "no place; restart with as many, or close() and fork() anew"
             )
 
-    def deal(self, n_ranks: int) -> None:
+    def redistribute(self, n_ranks: int) -> None:
         """Convert the commit to one of ``n_ranks`` ranks.
 
-        Rows are split anew. Of any other variable each rank gets rank 0's value; of a random generator each
-        gets a stream of its own.
+        Rows are split anew. For any other variable each rank gets rank 0's value, or a stream of its own if
+        that is a random generator.
         """
-        self._kept = {
+        self._committed = {
             identity: tuple(np.array_split(np.concatenate(values), n_ranks))
             if self._are_rows(identity)
-            else (values[0], *(_dealt(values[0], rank) for rank in range(1, n_ranks)))
-            for identity, values in self._kept.items()
+            else (values[0], *(_value_for_rank(values[0], rank) for rank in range(1, n_ranks)))
+            for identity, values in self._committed.items()
         }
-        kept = self._kept_per_rank
-        self._kept_per_rank = {one: since for one, since in kept.items() if since.kind in (ROWS, LEFT)}
+        kept = self._committed_per_rank
+        self._committed_per_rank = {one: since for one, since in kept.items() if since.kind in (ROWS, LEFT)}
 
     def _are_rows(self, identity: int) -> bool:
-        """Tell whether ranks had parts of the rows of one array."""
-        since = self._kept_per_rank.get(identity)
+        """Tell whether each rank's committed value of a variable is its part of the rows of one array."""
+        since = self._committed_per_rank.get(identity)
         return since is not None and since.kind == ROWS
 
     def restore(self) -> list[str]:
-        """Give rank 0 its committed values back; return the names of variables that no commit holds."""
+        """Set rank 0's variables to their committed values; return the names of variables that have none."""
         per_rank = self._memory.per_rank
-        before, per_rank.now = per_rank.now, self._kept_per_rank  # the rest starts equal
+        before, per_rank.now = per_rank.now, self._committed_per_rank  # other variables start equal
         missing = []
         for share in self._memory.shared.shares():
-            if share.identity in self._kept:
-                self._memory.variables.assign(share.identity, copy_of(self._kept[share.identity][0]))
+            if share.identity in self._committed:
+                self._memory.variables.assign(share.identity, copy_of(self._committed[share.identity][0]))
             else:
                 since = before.get(share.identity)
                 own = f" (per rank since {since.what})" if since is not None else ""
@@ -140,14 +145,14 @@ class Recovery:
     def state(self, functions: Sequence[messages.Build]) -> RunState:
         """Return the state that new workers start from."""
         memory = self._memory
-        # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
+        # Copied before the workers start: rank 0 may write to its own values as soon as they are forked.
         shares = [share._replace(value=copy_of(share.value)) for share in memory.shared.shares()]
         storage = memory.shared_storage.as_messages()
-        return RunState(memory.segments.mapped(), shares, dict(self._kept), storage, functions)
+        return RunState(memory.segments.mapped(), shares, dict(self._committed), storage, functions)
 
 
 def warn_of(missing: Sequence[str]) -> None:
-    """Warn that the variables ``missing`` are in no commit; called once the run works again."""
+    """Warn that the commit does not have the variables ``missing``; call it once the run works again."""
     if missing:
         warnings.warn(
             f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
@@ -157,6 +162,6 @@ def warn_of(missing: Sequence[str]) -> None:
         )
 
 
-def _dealt(value: Any, rank: int) -> Any:
-    """Return rank 0's value as another rank gets it: of a random generator, a stream of the rank's own."""
+def _value_for_rank(value: Any, rank: int) -> Any:
+    """Return the value that another rank gets: rank 0's, or a stream of its own from rank 0's generator."""
     return stream(copy_of(value), rank) if isinstance(value, np.random.Generator) else value

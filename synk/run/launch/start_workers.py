@@ -1,7 +1,7 @@
-"""Start the workers, one by one.
+"""Start the workers of one machine, one by one.
 
-launch -> fork -> Crew (master), live (worker)
-       -> ForkServer.fork, WorkerSpec.send -> Crew (master), arrive (worker)
+launch -> fork -> Crew (master), run_worker (worker)
+       -> ForkServer.fork, WorkerSpec.send -> Crew (master), receive_and_run (worker)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from socket import socket
 from typing import Any
 
 from synk.run.device import Devices
-from synk.run.launch.birth import live
+from synk.run.launch.birth import run_worker
 from synk.run.launch.crew import Crew, Worker
 from synk.run.launch.fork_source import ForkSource
 from synk.run.launch.recovery import RunState
@@ -42,13 +42,13 @@ def launch(
     machine: Machine | None = None,
     others: Sequence[Any] = (),
 ) -> Crew:
-    """Start the workers of a run, and return them; the calling process is the rank at place 0.
+    """Start a run's workers on this machine, and return them; this process is the rank at place 0.
 
-    They start from ``state``. With a ``machine``, they are the workers of that one. Each closes ``others``,
-    which it inherits from the calling process.
+    The workers start from ``state``. In a run on several machines, ``machine`` is this one. Each worker
+    closes ``others``, objects with file descriptors that it inherits but must not keep.
 
-    Raises OSError if the system refuses a process, after those already started have been ended;
-    SynkStateError if the fork server is to fork, and is gone.
+    Raises OSError if the system refuses a process, after those already started have been ended, and
+    SynkStateError if the fork server is needed but has ended.
     """
     crew, server, specs = Crew(devices.n_ranks, machine), source.server(devices), []
     by_main_thread = threading.current_thread() is threading.main_thread()
@@ -58,7 +58,7 @@ def launch(
         flush_streams()
     try:
         for place in range(1, crew.n_ranks):
-            # A handler that raised in here would leave the child and descriptors behind.
+            # A signal handler that raised here would leave a process and file descriptors behind.
             with hold_signals(), _shared_with(crew, place) as (ours, theirs, log, stacks):
                 spec = WorkerSpec(
                     place,
@@ -81,9 +81,9 @@ def launch(
                     specs.append(spec)
                 else:
                     inherited = [ours, source, *others, *(held for worker in crew.workers for held in worker)]
-                    pid = fork_child(partial(live, spec, inherited))
+                    pid = fork_child(partial(run_worker, spec, inherited))
                 crew.workers.append(Worker(watched(pid), ours, log, stacks))
-        for worker, spec in zip(crew.workers, specs, strict=False):  # while the server forked, none waited
+        for worker, spec in zip(crew.workers, specs, strict=False):  # only now: the server forks all at once
             spec.send(worker.end)
         crew.commons.seal()
         source.note_launched()
@@ -94,6 +94,7 @@ def launch(
 
 
 def _warn_of_threads() -> None:
+    """Warn if other threads run: a lock that one of them holds stays locked in the forked workers."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     names = [thread.name for thread in others if thread.name not in WITHOUT_LOCKS]
     if names and "ipykernel" not in sys.modules:  # a notebook kernel's threads do no harm
@@ -107,7 +108,7 @@ def _warn_of_threads() -> None:
 
 @contextmanager
 def _shared_with(crew: Crew, place: int) -> Iterator[tuple[socket, socket, StderrLog, Stacks]]:
-    """Make what a worker shares with the master; it is closed again if no process is made."""
+    """Make the sockets, log and stack file of a worker and the master; close them if the fork fails."""
     with ExitStack() as made:
         ours, theirs = map(made.enter_context, pair())
         log = made.enter_context(closing(crew.commons.stderr_log(place)))

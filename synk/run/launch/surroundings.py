@@ -1,8 +1,8 @@
-"""Give a process what surrounds another: folder, arguments, imports, and settings of Python and libraries.
+"""Copy a process's working folder, arguments, import path and settings to another process.
 
-    Surroundings.present -> sent to a process that is no fork of this one -> enter
+    Surroundings.present -> sent to a process that was not forked by this one -> Surroundings.enter
 
-A fork has them already.
+A forked process inherits all of this.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 
-# Those of PyTensor that may change while it runs, and that graphs and errors depend on.
+# The settings of PyTensor that may be changed at run time, and on which graphs and errors depend.
 SETTINGS = ("floatX", "cast_policy", "warn_float64", "on_opt_error", "exception_verbosity")
 OF_NUMPY = ("ignore", "warn", "raise", "print")
 
 
 class Surroundings(NamedTuple):
-    """The folder, arguments, path of imports and settings of a process.
+    """The working folder, arguments, import path and settings of a process.
 
     Attributes
     ----------
     environ : mapping, optional
-        Its environment; None for another machine, which has its own, and whose path of imports comes behind.
+        The environment variables. None if they are for another machine: its processes keep their environment,
+        and their import path is appended to this one.
     """
 
-    folder: str | None  # None where it is gone
+    folder: str | None  # None if it was removed
     path: list[str]
     float_errors: Mapping[str, Any]
     settings: Mapping[str, Any]
@@ -41,19 +42,19 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def present(cls, of_another_machine: bool = False) -> Surroundings:
-        """Return those of this process, for a process of this machine or of another."""
+        """Return the surroundings of this process, for a process on this machine or another one."""
         folder = None
         with suppress(OSError):
             folder = os.getcwd()
         settings = {name: getattr(pytensor.config, name) for name in SETTINGS}
         environ = None if of_another_machine else dict(os.environ)
-        # What np.seterrcall was given does not travel.
+        # A function that was set by np.seterrcall cannot be sent: floating-point errors warn instead.
         errors = {kind: how if how in OF_NUMPY else "warn" for kind, how in np.geterr().items()}
         limit = sys.getrecursionlimit()
         return cls(folder, list(sys.path), errors, settings, limit, list(sys.argv), environ)
 
     def enter(self) -> None:
-        """Make them those of this process."""
+        """Give this process these surroundings."""
         if self.environ is None:
             sys.path[:] = dict.fromkeys([*self.path, *sys.path])
         else:
@@ -69,4 +70,4 @@ class Surroundings(NamedTuple):
         sys.argv[:] = self.argv
         for name, value in self.settings.items():
             setattr(pytensor.config, name, value)
-        importlib.invalidate_caches()  # modules may have come that were not there before
+        importlib.invalidate_caches()  # modules may have been created since this process started

@@ -1,8 +1,8 @@
-"""Watch over deadlines, and over ranks that keep the master waiting, while it waits.
+"""Check deadlines, and warn of ranks that keep the master waiting.
 
-    look(deadline, late ranks), every now and then -> a warning, SynkTimeout
+    while the master waits: look(deadline, late ranks), several times a second -> a warning, SynkTimeout
 
-A call that goes well pays for nothing here but a look at the clock when it starts.
+A call that returns in time costs nothing here except for reading the clock once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from synk.transport.processes.stacks import Stacks
 from synk.values.errors import RankState, SynkTimeout, SynkWarning
 from synk.values.script_frames import stack_of_the_script, stacklevel
 
-LOOK_SECONDS = 0.25  # between looks for ranks that a signal has stopped: nothing wakes the master up then
-WARN_SECONDS = 5.0  # for which a rank may keep the others waiting
+LOOK_SECONDS = 0.25  # how often to look for ranks that a signal has stopped, which nothing else reports
+WARN_SECONDS = 5.0  # how long a rank may keep the others waiting without a warning
 
-SERVING = Rank.run.__code__.co_filename  # through it every command reaches the program
+SERVING = Rank.run.__code__.co_filename  # the file in every worker's stack, above which stacks are cut
 
 
 class Watchdog:
-    """Watches over one command at a time, of workers in rank order from rank 1.
+    """Checks one command at a time; ``processes`` and ``stacks`` are those of the workers, from rank 1.
 
-    ``elsewhere`` are ranks on other machines, of which no more is known.
+    ``elsewhere`` are the states of ranks on other machines, as far as they are known here.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Watchdog:
         self._processes = processes
         self._stacks = stacks
         self._control = control
-        self._looked = 0.0  # when, the last time
-        self._waits_since = 0.0  # since when the master has done nothing but wait
+        self._looked = 0.0  # the time of the last look
+        self._waits_since = 0.0  # the time since which the master has been waiting
 
     def look(self, deadline: Deadline, late: Sequence[int]) -> None:
-        """Look at the ranks that the master waits for in this command, unless that was just now.
+        """Check the deadline, and every `LOOK_SECONDS` the ranks ``late``, for which the master waits.
 
-        Raises SynkTimeout if the command is past its deadline.
+        Raises SynkTimeout after the deadline.
         """
         now = time.monotonic()
         if deadline.has_passed():
@@ -62,6 +62,7 @@ class Watchdog:
                 self._warn(deadline, late, now - max(self._waits_since, deadline.began))
 
     def _warn(self, deadline: Deadline, late: Sequence[int], waited: float) -> None:
+        """Warn once per command of late ranks that are stopped, or that others have waited for too long."""
         here = [rank for rank in late if rank not in self._elsewhere]
         stopped = [rank for rank in here if rank > 0 and self._processes[rank - 1].stopped()]
         if stopped:
@@ -81,13 +82,13 @@ class Watchdog:
         return f"pid {self._processes[rank - 1].pid}, {self._control.phase(rank)}"
 
     def timeout(self, deadline: Deadline, late: Sequence[int]) -> SynkTimeout:
-        """Return the error of a command that is past its deadline, with every rank's stack."""
+        """Return the error for a command that has missed its deadline, with every rank's stack."""
         assert deadline.seconds is not None
         states = *self.states(), *self._elsewhere.values()
         return SynkTimeout(deadline.seconds, deadline.label, tuple(late), states)
 
     def states(self) -> tuple[RankState, ...]:
-        """Return the states of the ranks of this machine, by their places."""
+        """Return the states of this machine's ranks, in the order of their places, with their stacks."""
         workers = list(zip(self._processes, self._stacks, strict=True))
         for process, stack in workers:
             stack.ask(process)
@@ -106,7 +107,7 @@ def _state(process: Process) -> str:
 
 
 def _above(stack: str) -> str:
-    """Return a stack without the frames through which every command reaches the program."""
+    """Return the stacks of a worker's threads as text, without synk's frames, which are always the same."""
     lines, skipping = [], False
     for line in stack.splitlines():
         if not line.startswith("  "):

@@ -1,11 +1,10 @@
-"""Describe a new worker: a fork of the master inherits this, one of the fork server is sent it.
+"""The description of a new worker: a process forked by the master inherits it, others are sent it.
 
-    launch -> WorkerSpec -> fork -> live
-                         -> send ... receive -> live
+    launch -> WorkerSpec -> fork -> run_worker
+                         -> send ... receive -> run_worker
 
-What the fork server forks inherits nothing of the master as it is now. It is sent the master's surroundings;
-modules, and what stands in ``__main__``, are as they were when the server was forked, and what has been
-defined since is not there.
+A process that the fork server forks has the state of the master from when the server was forked. It is sent
+the master's present `Surroundings`, but not modules imported, or names defined in ``__main__``, since then.
 """
 
 from __future__ import annotations
@@ -29,40 +28,42 @@ from synk.transport.processes.stderr_log import StderrLog
 from synk.values import messages
 from synk.values.machine import Machine
 
-N_STANDARD = 3  # descriptors that every process has
-SECONDS = 60.0  # for a worker to take the next part of what it is sent
+N_STANDARD = 3  # number of standard descriptors: input, output and error
+SECONDS = 60.0  # how long a worker may take to receive the next part of its description
 
 
 @dataclass
 class WorkerSpec:
-    """One worker: who it is, what it shares with the master, and what it starts from.
+    """One worker: its rank, what it shares with the master, and the state it starts from.
 
     Attributes
     ----------
     place : int
-        Its index into what its machine's ranks share; its rank, on one machine.
+        Its number among the ranks of its machine, from 0; on one machine this is its rank.
     machine : Machine, optional
-        This one of several.
+        The worker's machine in a run on several.
     parent : int
-        Pid of the master, or of the leader of this machine.
+        Process id of the master, or of the leader of this machine.
     by_main_thread : bool
-        Whether the thread that forked it lives as long as the master.
+        Whether the main thread has forked it, which lives as long as the process: only then the kernel can
+        end the worker with its parent.
     spins : bool
-        Whether ranks spin before they sleep.
+        Whether waiting ranks spin before they sleep.
     devices : Devices
-        Of all ranks.
+        The devices of all ranks.
     connection : Connection
-        How their arrays meet.
+        How arrays go from rank to rank.
     end : socket
-        Its end of the channel to the master.
+        The worker's end of the channel to the master.
     commons : Commons
-        What all ranks share.
+        The control memory that all ranks of the machine share.
     printout, log, stacks
-        Where it prints, writes its standard error and answers what it is doing.
+        The files to which it prints, writes its standard error, and writes its stack when asked.
     segments : iterable of (int, Segment)
-        Shared memory, with its numbers, mapped in this process. Run through once, as ``messages``.
+        The segments of shared memory with their numbers, mapped in this process. It can be iterated over
+        once, as can ``messages``.
     messages : iterable
-        What it would have been sent by now: shared variables, with its own values, and functions.
+        The messages that build its state: shared variables, with the rank's own values, and functions.
     """
 
     place: int
@@ -86,10 +87,10 @@ class WorkerSpec:
         return self.place if self.machine is None else self.machine.ranks[self.place]
 
     def send(self, end: socket) -> None:
-        """Send all of this to a worker, over the master's end of its channel.
+        """Send this description to a worker, over the master's end of its channel.
 
-        The first command finds out if the worker dies meanwhile. Raises TimeoutError if it lives but does not
-        read.
+        Raises TimeoutError if the worker is alive but does not read. If it has died, nothing is raised here,
+        but by the first command.
         """
         files = self.log.fileno(), self.printout.fileno(), self.stacks.fileno()
         end.settimeout(SECONDS)
@@ -110,9 +111,9 @@ class WorkerSpec:
 
     @classmethod
     def receive(cls, end: socket, parent: int) -> WorkerSpec | None:
-        """Return the spec that `send` has sent; None if no worker is needed any more.
+        """Receive the description that `send` sends; return None if the worker is no longer needed.
 
-        Its segments and messages are received one by one, as they are iterated over.
+        Its segments and messages are received one by one, while the caller iterates over them.
         """
         receiver = Receiver(end)
         head, _ = receiver.receive()
@@ -154,10 +155,12 @@ def _give_up() -> None:
 
 
 def _descriptor(receiver: Receiver) -> int:
+    """Receive a file descriptor."""
     return _checked(receiver.receive()[1])
 
 
 def _checked(descriptor: int | None) -> int:
+    """Return a received file descriptor; raise OSError if the kernel could not install it in this process."""
     if descriptor is None:
         raise OSError(
             "a new worker had no file descriptor left for a shared resource; raise the limit (ulimit -n)"
@@ -166,6 +169,7 @@ def _checked(descriptor: int | None) -> int:
 
 
 def _segments(receiver: Receiver) -> Iterator[tuple[int, Segment]]:
+    """Yield the number and the segment, mapped here, of each message until an empty one."""
     for attach, descriptor in iter(receiver.receive, (None, None)):
         segment = Segment.attach(_checked(descriptor), attach.nbytes, attach.offset, attach.writable)
         yield attach.segment, segment

@@ -1,9 +1,11 @@
-"""Start a process of an MPI job: the agent beside rank 0, or the leader of another machine.
+"""The program that mpirun starts on every machine: on the first, the agent of rank 0, on the others a leader.
 
-python follower.py, by mpirun -> follow -> Agent.run, or lead
+mpirun: python follower.py -> follow -> be_the_agent -> Agent.run
+                                     -> be_a_leader -> lead
 
-It is run by its path, so that each imports what it needs: the agent, which computes nothing, starts in half
-the time without PyTensor, and leaves the cores to the leaders' imports where machines share them.
+mpirun runs this file by its path, so that each process imports only what it needs. The agent computes
+nothing: without PyTensor it starts in half the time, and leaves the cores to the imports of leaders, if these
+share its machine.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from types import ModuleType
 from typing import NoReturn
 
 SYNK = Path(__file__).parents[2]
-RANK = "OMPI_COMM_WORLD_RANK"  # of the environment: in the job
+RANK = "OMPI_COMM_WORLD_RANK"  # the environment variable with the number of this process in the MPI job
 
 
 def follow() -> None:
-    """Be what this machine's process is, until the script has ended."""
+    """Be the agent on the first machine, and a leader on every other one, until the run has ended."""
     sys.path[0] = str(SYNK.parent)  # instead of this folder
     if os.environ[RANK] == "0":
         be_the_agent()
@@ -31,8 +33,9 @@ def follow() -> None:
 
 
 def be_the_agent() -> None:
-    """Speak MPI for rank 0, until that is gone."""
-    synk = sys.modules["synk"] = ModuleType("synk")  # whose modules are found, while it has imported none
+    """Be the agent, which exchanges arrays with other machines by MPI for rank 0, until rank 0 is gone."""
+    # An empty package in the place of synk: its modules can be imported without running its ``__init__``.
+    synk = sys.modules["synk"] = ModuleType("synk")
     synk.__path__ = [str(SYNK)]
     from synk.run.on_machines.started_jobs import FOLDER
     from synk.transport.commands.interfaces import Disconnected
@@ -68,7 +71,7 @@ def be_a_leader() -> None:
         host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
         token = bytes.fromhex(os.environ.pop(TOKEN))
         del os.environ[FOLDER]
-        forget_the_way()  # programs that a rank starts need not know it
+        forget_the_way()  # programs that a rank starts must not find the agent's address in their environment
         deadline = time.monotonic() + CALL_SECONDS
         call = LeaderCall(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
 
@@ -82,7 +85,7 @@ def be_a_leader() -> None:
 
 
 def main() -> NoReturn:
-    """Follow, then end this process, after an error too; the end of MPI would wait for the others."""
+    """Run `follow`, then end this process, even after an error, without MPI waiting for others."""
     code = 1
     try:
         follow()

@@ -1,6 +1,8 @@
-"""The processes that a run has on other machines, from when they have called until they have ended.
+"""The leaders of a run on the other machines, from when they have called the master until they have ended.
 
-JoinedWorld, StartedJobs -> Job: who has called -> launch_on_machines ... end
+A leader calls by connecting to the master's socket.
+
+JoinedWorld, StartedJobs -> Job, with all leaders that have called -> launch_on_machines ... end
 """
 
 from __future__ import annotations
@@ -12,58 +14,58 @@ from typing import Any, Protocol
 from synk.transport.commands.interfaces import Leaders
 from synk.transport.machines.proof import Hello
 
-CALL_SECONDS = 18.0  # for all leaders to call: of the 20 s in which a run starts, or says why not
+CALL_SECONDS = 18.0  # the time for all leaders to call; a run starts, or says why it does not, within 20 s
 
-Called = tuple[socket.socket, Hello]  # a connection to a leader, and what it has said of itself
+LeaderConnection = tuple[socket.socket, Hello]  # the socket to a leader, and what it has sent about itself
 
 
-def hang_up(called: Sequence[Called]) -> None:
-    """Close the connections to leaders, which end then."""
+def hang_up(called: Sequence[LeaderConnection]) -> None:
+    """Close the connections to leaders that have called; the leaders end when they notice."""
     for end, _ in called:
         end.close()
 
 
 class Jobs(Protocol):
-    """The source of the jobs of a run: one at its start, another at each restart."""
+    """The source of the jobs of a run: one job at its start, another one at each restart."""
 
     def call(self) -> Job:
-        """Return a job, once all its leaders have called."""
+        """Wait until the leaders of all machines have called, and return them as a job."""
 
     def call_left(self, lost: Sequence[str]) -> Job:
-        """Return a job of the machines that are left; of those ``lost`` some may answer again."""
+        """Return a job of the machines that are left; hosts in ``lost`` are used if they answer again."""
 
     def use(self, hosts: Any) -> None:
-        """Go on with these machines, as of `synk.fork`."""
+        """Use these machines from the next job on; ``hosts`` are as in `synk.fork`."""
 
 
 class Job:
-    """The leaders of all other machines, which have called, and what ends their processes.
+    """The leaders of all other machines, which have called, and functions that watch and end their processes.
 
     Attributes
     ----------
     hosts : list of str
         Names of all machines, this one's first.
     sizes : list of int
-        Ranks of each.
+        The number of ranks of each machine.
     ends : list of socket
-        Connections to the leaders of the others, in order.
+        Connections to the leaders of the other machines, in the order of ``hosts``.
     leaders : Leaders
-        As this machine sees them.
+        The links by which this machine exchanges arrays with the leaders.
     end : callable
-        Ends the processes; ``end(seconds)`` gives those that were asked to leave so long.
+        ``end(seconds)`` ends the processes; those that were asked to leave have so many seconds.
     watch : callable
-        Raises if the processes have ended already.
+        ``watch()`` raises if the processes have ended already.
     show : callable
-        Shows what they have written to standard error.
+        ``show()`` prints what they have written to standard error.
     held : list
-        What workers inherit and are to close.
+        Objects with file descriptors that workers inherit and must close.
     """
 
     def __init__(
         self,
         host: str,
         n_here: int,
-        called: Sequence[Called],
+        called: Sequence[LeaderConnection],
         leaders: Leaders,
         end: Callable[[float], Any] = lambda seconds: None,
         watch: Callable[[], Any] = lambda: None,
@@ -78,7 +80,7 @@ class Job:
         self.held = [leaders, *held]
 
     def give_up(self) -> None:
-        """End a job that does not become a run."""
+        """End the job's processes, because the run did not start."""
         self.end(0)
         for end in self.ends:
             end.close()

@@ -1,6 +1,10 @@
-"""A script that mpirun or srun has started on every machine: one run, in which leaders follow the first.
+"""Runs of a script that mpirun or srun has started on every machine.
 
-fork -> joined_world -> on the first machine: call -> Job; on the others: follow, until the script has ended
+The process on the first machine is the master and runs the script; the others become leaders at
+``synk.fork``.
+
+fork -> joined_world -> on the first machine: call -> Job
+                     -> on the others: follow, until the script has ended
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from synk.run.device.cpu import count_cores
-from synk.run.on_machines.job import CALL_SECONDS, Called, Job, hang_up
+from synk.run.on_machines.job import CALL_SECONDS, Job, LeaderConnection, hang_up
 from synk.run.on_machines.leader import lead
-from synk.run.on_machines.leader_calls import LeaderCall, link_called
+from synk.run.on_machines.leader_calls import LeaderCall, link_leaders
 from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.handshake import Listener
 from synk.transport.machines.hosts import under_mpi
@@ -31,27 +35,27 @@ from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 
 LAUNCHED = "mpirun or srun has started this script on its machines"
-NEXT_RUN_SECONDS = 1e6  # for the script to fork again, or to end
-AGAIN_SECONDS = 0.2  # before the next call
-LAST_SECONDS = 5.0  # for leaders to have ended their workers when the script ends
-NAME_BYTES = 64
-TOLD_BYTES = 256  # that the first machine tells all others
+NEXT_RUN_SECONDS = 1e6  # how long a leader waits for the script to fork again, or to end
+AGAIN_SECONDS = 0.2  # how long a leader waits before it calls again after a failed start
+LAST_SECONDS = 5.0  # how long leaders have to end their workers when the script ends
+NAME_BYTES = 64  # length of a host's name in `_names`
+BROADCAST_BYTES = 256  # length of the message in `_broadcast_from_first`
 
 
 class JoinedWorld:
-    """The MPI job that has started this script on every machine, for all its runs, one after the other.
+    """The MPI job that has started this script on every machine: the source of leaders for all its runs.
 
-    On the first machine it listens until the script ends, so that leaders call again for the next run, or
-    after a restart; on the others `follow` does not return.
+    On the first machine it listens for calls of leaders until the script ends: they call for each run, and
+    again after a restart. On the others `follow` makes the process a leader, and does not return.
 
     Attributes
     ----------
     is_first : bool
         Whether this is the first machine.
     n : int, optional
-        Ranks of each machine in the next run; by default one for each core.
+        The number of ranks on each machine in the next run; by default one for each core.
     interface : str, optional
-        The network at which the first machine listens.
+        The network on which the first machine listens.
     """
 
     def __init__(self, world: Any, interface: str | None):
@@ -59,37 +63,37 @@ class JoinedWorld:
         self._pid = os.getpid()
         self.n: int | None = None
         self._world, self._others = world, world.size - 1
-        hosts, said = _names(world), b""
+        hosts, message = _names(world), b""
         try:
             if self.is_first:
                 self._listener = Listener(_address(hosts, interface))
-                said = json.dumps([*self._listener.address, new_token().hex()]).encode()
-        finally:  # else the others wait for it
-            told = _told(world, said)
-        if not told:
+                message = json.dumps([*self._listener.address, new_token().hex()]).encode()
+        finally:  # after an error, too: the others wait for a message, and an empty one ends them
+            received = _broadcast_from_first(world, message)
+        if not received:
             sys.exit(1)
-        host, port, token = json.loads(told)
+        host, port, token = json.loads(received)
         self._address, self._token = (host, port), bytes.fromhex(token)
         if self.is_first:
             _warn_of_neighbours(hosts)
 
     def call(self) -> Job:
-        """Return the leaders of the other machines, once all have called."""
+        """Wait until the leaders of all other machines have called, and return them as a job."""
         called = self._called(time.monotonic() + CALL_SECONDS, is_over=False)
         sized = [
             (end, {**hello, "ranks": hello["ranks"] or self.n or hello["cores"]}) for end, hello in called
         ]
         try:
-            links = link_called(called, self._listener, self._token)
+            links = link_leaders(called, self._listener, self._token)
         except BaseException:
             hang_up(called)
             raise
         leaders = LinkedLeaders(links, MachineAllReduce(MpiLinks(self._world)))
         return Job(socket.gethostname(), self.n or count_cores(), sized, leaders, held=[self._listener])
 
-    def _called(self, deadline: float, is_over: bool) -> list[Called]:
-        """Return the connections to all others, who are told whether the script is over."""
-        called: list[Called] = []
+    def _called(self, deadline: float, is_over: bool) -> list[LeaderConnection]:
+        """Wait until all leaders have called, and return them; tell each whether the script is over."""
+        called: list[LeaderConnection] = []
         try:
             while len(called) < self._others:
                 called.append(self._listener.accept(self._token, {"is_over": is_over}, deadline))
@@ -103,7 +107,7 @@ class JoinedWorld:
         return called
 
     def call_left(self, lost: Sequence[str]) -> Job:
-        """Call again; raise SynkStateError if a machine is lost, which ends the job."""
+        """Wait for the leaders to call again; raise SynkStateError if one is lost, which ends the MPI job."""
         if lost:
             raise SynkStateError(
                 f"restart: {LAUNCHED}, and it ends with each of them ({', '.join(lost)} is lost): start it "
@@ -115,8 +119,8 @@ class JoinedWorld:
         raise SynkStateError(f"restart: {LAUNCHED}, which are chosen: leave hosts out")
 
     def follow(self) -> NoReturn:
-        """Be the leader of this machine, in one run after the other, until the script has ended."""
-        # What this machine was told counts for its first run: later ones are forked on the first machine.
+        """Be the leader of this machine in all runs of the script, then exit."""
+        # This machine's own number of ranks counts for the first run only: `fork` is called here just once.
         hello = {"cores": count_cores(), "ranks": self.n}
         while True:
             deadline = time.monotonic() + NEXT_RUN_SECONDS
@@ -126,19 +130,19 @@ class JoinedWorld:
                 sys.exit()
             except OSError as error:
                 sys.exit(f"synk: {socket.gethostname()} does not reach the first machine of the run: {error}")
-            if call.said.get("is_over"):
+            if call.answer.get("is_over"):
                 sys.exit()
             if lead(call.end, call.leaders):
                 hello["ranks"] = None
-            else:  # the first machine may still be at the start that has failed here
+            else:  # the start has failed here, and the first machine may not have noticed yet
                 time.sleep(AGAIN_SECONDS)
 
     def end(self) -> None:
-        """End the job when the script ends, its last run closed, on the machine that has one.
+        """Tell the leaders that the script has ended, after its last run; only the first machine does so.
 
-        It ends where a leader hangs, too: MPI would wait for it.
+        If a leader does not call within `LAST_SECONDS`, the MPI job is aborted, since MPI would wait for it.
         """
-        if not self.is_first or os.getpid() != self._pid:  # a child of the script's
+        if not self.is_first or os.getpid() != self._pid:  # on another machine, or in a child process
             return
         try:
             for end, _ in self._called(time.monotonic() + LAST_SECONDS, is_over=True):
@@ -150,39 +154,40 @@ class JoinedWorld:
 
 
 def joined_world(interface: str | None) -> JoinedWorld | None:
-    """Return the MPI job that has started this script, if a launcher of MPI did so on several machines."""
+    """Return the MPI job that has started this script; None if no launcher did so, or on one machine only."""
     if under_mpi() in (None, "OMPI_COMM_WORLD_SIZE=1", "PMI_SIZE=1"):
         return None
     world = load_mpi().COMM_WORLD
     return JoinedWorld(world, interface) if world.size > 1 else None
 
 
-# Nothing that comes over MPI, which proves nothing, is unpickled: it is bytes, of one length.
+# MPI does not prove who has sent a message, so nothing that comes by it is unpickled: messages are bytes of a
+# fixed length.
 
 
 def _names(world: Any) -> list[str]:
-    """Return the names of all machines."""
+    """Return the host names of all machines, in the order of the MPI job."""
     names = bytearray(NAME_BYTES * world.size)
     world.Allgather(socket.gethostname().encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0"), names)
     starts = range(0, len(names), NAME_BYTES)
     return [names[start : start + NAME_BYTES].rstrip(b"\0").decode() for start in starts]
 
 
-def _told(world: Any, said: bytes) -> bytes:
-    """Return on every machine what the first says."""
-    told = bytearray(said.ljust(TOLD_BYTES, b"\0"))
-    world.Bcast(told)
-    return bytes(told.rstrip(b"\0"))
+def _broadcast_from_first(world: Any, message: bytes) -> bytes:
+    """Return on every machine the ``message`` of the first; other machines' messages are ignored."""
+    buffer = bytearray(message.ljust(BROADCAST_BYTES, b"\0"))
+    world.Bcast(buffer)
+    return bytes(buffer.rstrip(b"\0"))
 
 
 def _address(hosts: Sequence[str], interface: str | None) -> str:
-    """Return where the first machine listens for the others, all of which may be processes of one."""
+    """Return the address at which the first machine listens; the others may be processes of the same host."""
     first, *others = hosts
     return own_address(first, [host for host in others if host != first], interface)
 
 
 def _warn_of_neighbours(hosts: Sequence[str]) -> None:
-    """Warn if processes of one machine are taken for several."""
+    """Warn if several processes run on one host, since each is taken for a machine."""
     (host, count), *_ = Counter(hosts).most_common(1)
     if count > 1:
         warnings.warn(

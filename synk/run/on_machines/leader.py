@@ -1,8 +1,9 @@
-"""The first rank of a machine that has no script: a master whose script is a stream of frames.
+"""The leader of a machine that does not run the script: its first rank, which stands in for the master there.
 
-    LeaderSpec, frames -> Leader: its workers, and its own part of each command -> replies, in one frame
+    LeaderSpec, messages of the master -> Leader: its workers, and its own part of each command -> replies
 
-It keeps a crew, segments and an arena of its own, as the master does, and gives on what comes from there.
+Like the master it has workers, segments and an arena of its own. It takes commands and other messages from
+the master instead of a script, and passes them on to its workers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from synk.run.arrays.arena import Arena
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Devices
-from synk.run.launch.birth import become_rank
+from synk.run.launch.birth import set_up_rank_process
 from synk.run.launch.fork_source import ForkSource
 from synk.run.launch.placement import Binding, placement
 from synk.run.launch.recovery import RunState
@@ -39,27 +40,28 @@ from synk.values.by_value import dumps
 from synk.values.errors import Failure
 from synk.values.machine import Machine
 
-PUSH_SECONDS = 0.01  # between looks whether the master has said something
-OWN_NUMBERS = 1 << 40  # segments that this machine makes for itself count from here
+PUSH_SECONDS = 0.01  # how often it looks for messages of the master while it sends arrays to other leaders
+OWN_NUMBERS = 1 << 40  # the first number of segments that a leader makes itself: the master's are smaller
 
 
 @dataclass
 class LeaderSpec:
-    """One machine of a run: what its leader starts from.
+    """The message from which a leader starts: its machine, and the state of the run.
 
     Attributes
     ----------
     machine : Machine
+        This machine, and the numbers of its ranks.
     devices : Devices
-        Of the master's machine.
+        The devices of the master's machine.
     connection : Connection
-        How arrays meet on each machine.
+        How arrays go from rank to rank on each machine.
     segments : sequence of Attach
-        Which there are; what is in them comes with the commands that read it.
+        The numbers and sizes of the master's segments. Their contents come with the commands that read them.
     state : RunState
-        Of its ranks, without segments.
+        The state that the ranks start from, without segments.
     surroundings : Surroundings
-        Of the master.
+        Working folder, arguments and settings of the master.
     """
 
     machine: Machine
@@ -71,7 +73,7 @@ class LeaderSpec:
 
 
 class WorkerLost(Exception):
-    """A worker of this machine has died, so the machine's part in the run is over."""
+    """A worker of this machine has died, so this machine can run no further command."""
 
     def __init__(self, loss: Loss):
         self.loss = loss
@@ -85,11 +87,13 @@ class Leader:
         devices = spec.devices.with_ranks(spec.machine.n_places)
         self._end, self._machine, self._devices = end, spec.machine, devices
         self._leaders = leaders
-        self._released: deque[Any] = deque()  # until the workers are at rest
+        self._released: deque[Any] = deque()  # messages to workers that wait until no command is running
         self._steps = KnownSteps()
-        self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
-        self._not_made: dict[int, Failure] = {}  # by segment, of which there are no two with one number
-        become_rank(spec.machine.first)
+        self._earlier_failure: Failure | None = (
+            None  # of a message without an answer; told with the next reply
+        )
+        self._not_made: dict[int, Failure] = {}  # by segment number: why the segment could not be made
+        set_up_rank_process(spec.machine.first)
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
         self._crew = launch(ForkSource(), devices, spec.connection, state, spec.machine, [end, leaders])
         self._channel = self._crew.open_channel(self._on_death, self._on_late_here)
@@ -107,12 +111,12 @@ class Leader:
             self._rank.prepare(message)
 
     def greeting(self) -> tuple[tuple[int, ...], PlacedMachine]:
-        """Return the process ids of this machine's ranks, and where these are."""
+        """Return the process ids of this machine's ranks, and on which CPUs and devices they are."""
         pids = self._crew.pids()
         return pids, placement(pids, self._devices, self._machine.host, self._machine.first)
 
     def serve(self) -> None:
-        """Follow the master's frames until it says `Close`; raise `Disconnected` if it is gone."""
+        """Handle the master's messages until it sends `Close`; raise `Disconnected` if it is gone."""
         for message in self._messages():
             try:
                 if isinstance(message, messages.Relay):
@@ -124,9 +128,10 @@ class Leader:
                 self._end.reply(lost.loss)
 
     def _messages(self) -> Iterator[Any]:
+        """Yield the master's messages until `Close`; while none comes, send arrays on to other leaders."""
         while True:
             if self._rank.has_garbage and not self._end.pending():
-                gc.collect()  # as `serve` does in a worker
+                gc.collect()  # for the same reason as in `rank.loop.serve`
                 self._rank.has_garbage = False
             while not self._end.pending() and self._leaders.push(PUSH_SECONDS):
                 pass
@@ -136,32 +141,32 @@ class Leader:
             yield message
 
     def _replies(self, relay: messages.Relay) -> list[messages.Reply]:
-        """Run a command on all ranks of this machine."""
+        """Run a command on all ranks of this machine, and return their replies."""
         while self._released:
             self._channel.post(self._released.popleft())
         steps: tuple[Any, ...] = ()
-        with self._troubling():
+        with self._keeping_failure():
             steps = self._steps.of(relay.steps)
-        with self._troubling():
+        with self._keeping_failure():
             self._write(relay.fills, steps)
         command = messages.Command(relay.number, steps, relay.start, relay.stop)
         self._channel.command(command)
-        trouble, self._trouble = self._trouble, None
-        replies = [answer(self._rank, command, trouble)]
+        earlier_failure, self._earlier_failure = self._earlier_failure, None
+        replies = [answer(self._rank, command, earlier_failure)]
         try:
             replies += self._channel.collect()
         except WorkerLost:
             raise
-        except Exception as error:  # what a worker sent cannot be read here
-            told = messages.Reply((), failure(self._rank.rank, error))
-            replies += [told] * (self._machine.n_places - 1)
+        except Exception as error:  # a worker's reply cannot be unpickled here
+            failed = messages.Reply((), failure(self._rank.rank, error))
+            replies += [failed] * (self._machine.n_places - 1)
         for reply in replies:
             if reply.failure is not None:
                 reply.failure = reply.failure._replace(host=self._machine.host)
         return replies
 
     def _reply(self, replies: list[messages.Reply]) -> None:
-        """Send replies; of one that cannot be pickled, the reason."""
+        """Send replies to the master; a reply that cannot be pickled is replaced by one with the reason."""
         try:
             self._end.reply(replies)
         except Disconnected:
@@ -171,35 +176,37 @@ class Leader:
             self._end.reply([readable(*one, host) for one in zip(ranks, replies, strict=True)])
 
     def _write(self, fills: Sequence[messages.Fill], steps: Sequence[Any]) -> None:
-        """Write what has changed; a segment that could not be made is the failure of a machine that reads it.
+        """Write the changed contents of segments that came with a command.
 
-        What comes beside it is written all the same: the master does not send it again.
+        If the command reads a segment that could not be made here, it fails. Other segments are written all
+        the same, since the master does not send their contents again.
         """
         if self._not_made:
             readers = messages.Readers(self._machine.ranks, self._machine.n_ranks, (0, 0))
             for part in messages.parts_in(tuple(steps), readers):
-                self._trouble = self._trouble or self._not_made.get(part.ref.segment)
+                self._earlier_failure = self._earlier_failure or self._not_made.get(part.ref.segment)
         write([fill for fill in fills if fill.segment not in self._not_made], self._segments)
 
     def _prepare(self, message: Any) -> None:
-        """Follow a message without an answer, and give it on to the workers."""
+        """Handle a message that has no reply, and pass it on to the workers."""
         for one in message.messages if isinstance(message, messages.Several) else [message]:
-            with self._troubling():
-                if isinstance(one, Exception):  # raised by unpickling it
+            with self._keeping_failure():
+                if isinstance(one, Exception):  # unpickling the message has raised it
                     raise one
                 self._follow(one)
 
     @contextmanager
-    def _troubling(self) -> Iterator[None]:
-        """Keep what is raised for the next reply, but the end of a worker."""
+    def _keeping_failure(self) -> Iterator[None]:
+        """Keep an exception raised inside this context for the next reply, unless it is `WorkerLost`."""
         try:
             yield
         except WorkerLost:
             raise
         except Exception as error:
-            self._trouble = self._trouble or failure(self._rank.rank, error)
+            self._earlier_failure = self._earlier_failure or failure(self._rank.rank, error)
 
     def _follow(self, message: Any) -> None:
+        """Do what one message says, on this rank and on the workers."""
         if isinstance(message, messages.Attach):
             self._make(message)
         else:
@@ -207,6 +214,7 @@ class Leader:
             self._rank.prepare(message)
 
     def _make(self, message: messages.Attach) -> None:
+        """Make this machine's own segment for one of the master's; the workers attach it."""
         try:
             self._segments.make(message)
         except Exception as error:
@@ -214,6 +222,7 @@ class Leader:
             raise
 
     def _on_death(self, rank: int) -> Any:
+        """Raise WorkerLost for a dead worker, given by its place on this machine."""
         death = self._crew.death(rank)
         host = self._machine.host
         raise WorkerLost(
@@ -221,10 +230,11 @@ class Leader:
         )
 
     def _on_late_here(self, late: Sequence[int]) -> None:
+        """Call `_on_late` with ranks that are given by their places on this machine."""
         self._on_late([self._machine.ranks[place] for place in late])
 
     def _on_late(self, late: Sequence[int]) -> None:
-        """Give up if the master is gone, and tell it what this one waits for if it wants to know."""
+        """While waiting for the ranks ``late``, raise if the master is gone, or send it states if it asks."""
         if self._end.hung_up():
             raise Disconnected
         if self._end.is_asked():
@@ -237,7 +247,7 @@ class Leader:
             self._end.reply(Standing(tuple(here), tuple(states)))
 
     def close(self) -> None:
-        """End the workers, and give up what links this machine to the others."""
+        """End the workers, and close the connections to other machines."""
         self._crew.dismiss(CLOSE_SECONDS)
         self._rank.end_threads()
         self._rank.disconnect()
@@ -245,12 +255,14 @@ class Leader:
 
 
 def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
-    """Be a leader until the end of the run; return whether the master has said that it is the end.
+    """Be a leader until the end of the run; return whether the master has ended it properly.
 
-    ``link()`` returns the leaders of all machines.
+    ``end`` is the connection to the master. ``link()`` links this leader with all others, and returns the
+    links.
     """
     ignore_signals()
-    signal.signal(signal.SIGTERM, lambda *_: end.say_ended())  # by MPI's launcher, before it kills
+    # MPI's launcher sends SIGTERM before it kills this process: then the master is told the reason.
+    signal.signal(signal.SIGTERM, lambda *_: end.say_ended())
     with suppress(Disconnected), ExitStack() as made:
         made.callback(end.close)
         try:
@@ -260,7 +272,7 @@ def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
                 raise spec
             leader = Leader(end, spec, leaders)
         except Exception as error:
-            end.reply(failure(0, error))  # whichever rank it was to be: it is told by its host
+            end.reply(failure(0, error))  # its rank may not be known yet; the master names the host instead
             return False
         made.callback(leader.close)
         end.reply(leader.greeting())
@@ -270,10 +282,10 @@ def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
 
 
 def readable(rank: int, reply: messages.Reply, host: str) -> messages.Reply:
-    """Return a reply as it is if it can be sent, else one that says why not, and on which host."""
+    """Return a reply unchanged if it can be pickled, else one with the reason why not, and the host."""
     try:
         dumps(reply)
         return reply
     except Exception as error:
-        told = reply.failure or failure(rank, error)
-        return messages.Reply((), told._replace(kind=None, host=host), reply.aborted)
+        reason = reply.failure or failure(rank, error)
+        return messages.Reply((), reason._replace(kind=None, host=host), reply.aborted)

@@ -1,6 +1,6 @@
-"""The start of a run on several machines: leaders call the master, then all are linked with each other.
+"""The start of a run on several machines: each leader calls the master, then all are linked with each other.
 
-Call (a leader) -> Listener (master), Called -> link_called -> addresses of all -> LeaderCall.leaders
+LeaderCall (a leader) -> Listener (master) -> link_leaders -> addresses of all -> LeaderCall.leaders
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import closing
 from time import monotonic
 from typing import Any
 
-from synk.run.on_machines.job import Called
+from synk.run.on_machines.job import LeaderConnection
 from synk.transport.commands.frames import encode, send
 from synk.transport.commands.interfaces import Leaders
 from synk.transport.commands.leader_link import LeaderEnd
@@ -24,48 +24,50 @@ from synk.transport.machines.networks import address_towards
 from synk.transport.machines.socket_links import SocketLinks
 from synk.values.errors import SynkStateError
 
-LINK_SECONDS = 6.0  # for a leader to reach all others
-MORE_SECONDS = 1.0  # for the master, which is to hear why one does not
+LINK_SECONDS = 6.0  # how long a leader tries to reach all others
+MORE_SECONDS = 1.0  # how much longer the master waits, so that a leader can say why it did not reach another
 
 
 class LeaderCall:
-    """A leader's call at the master, for one run.
+    """A leader's connection to the master, made at the start of a run.
 
     Attributes
     ----------
     end : LeaderEnd
-    said : dict
-        The master's answer.
+        The leader's end of the connection.
+    answer : dict
+        The master's answer to the call.
     """
 
     def __init__(self, world: Any, master: Address, token: bytes, hello: Mapping[str, Any], deadline: float):
-        """Call; raise what `connect` raises."""
+        """Connect to the master, and send ``hello`` and this machine's address; raise as `connect`."""
         self._world, self._token = world, token
         self._listener = Listener(address_towards(master[0]))
         hello = {**hello, "machine": world.rank, "address": self._listener.address}
         try:
-            end, self.said = connect(master, token, hello, deadline)
+            end, self.answer = connect(master, token, hello, deadline)
         except BaseException:
             self._listener.close()
             raise
         self.end = LeaderEnd(end)
 
     def leaders(self) -> Leaders:
-        """Return the leaders of all machines, once all have called."""
+        """Wait for the addresses of all machines, link this leader with all others, and return the links."""
         with closing(self._listener):
             addresses, _ = self.end.receive()
             deadline = monotonic() + LINK_SECONDS
             links = link(self._world.rank, addresses, self._listener, self._token, deadline)
-        # MPI comes last: it waits for all others without an end.
+        # MPI comes last: it waits for all others, without a time limit.
         return LinkedLeaders(links, MachineAllReduce(MpiLinks(self._world)))
 
 
-def link_called(
-    called: Sequence[Called], listener: Listener, token: bytes, watch: Watch = lambda: None
+def link_leaders(
+    called: Sequence[LeaderConnection], listener: Listener, token: bytes, watch: Watch = lambda: None
 ) -> SocketLinks:
-    """Link the master with all leaders that have called, and these with each other.
+    """Link the master with all leaders that have called, and the leaders with each other.
 
-    ``watch()`` is called now and then. Raises SynkStateError if not all reach each other.
+    ``watch()`` is called while it waits, and may raise. Raises SynkStateError if two of them do not reach
+    each other.
     """
     at = {hello["machine"]: hello["address"] for _, hello in called}
     addresses = [listener.address, *(at[machine] for machine in sorted(at))]

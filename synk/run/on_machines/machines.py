@@ -1,9 +1,10 @@
-"""The workers of a run on several machines: those of this one, and the leaders of the others with theirs.
+"""The workers of a run on several machines: those of the master's machine, and the leaders of the others.
 
     Job -> launch_on_machines -> a Crew here, a LeaderSpec to each leader -> Machines (`Workers`) ... dismiss
 
-The master stays outside of an MPI job that it has started, so that it outlives a machine. On its own machine
-an agent, a process of that job, reduces large arrays for it.
+If synk has started the MPI job itself, the master is no process of the job: MPI would end it when a machine
+is lost. Instead an agent on its machine, which is a process of the job, takes part in all-reduces of large
+arrays for it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from synk.transport.processes.process import Process
 from synk.values.errors import Failure, RankState, SynkStateError, SynkTimeout
 from synk.values.machine import machines
 
-START_SECONDS = 60.0  # for the leaders to have forked their workers
-ANSWER_SECONDS = 1.0  # for who waits to say for whom: it looks up every 0.1 s, and reads stacks for 0.5 s
+START_SECONDS = 60.0  # how long leaders have to fork their workers
+# How long a waiting leader has to answer: it looks for questions every 0.1 s, and reads stacks for 0.5 s.
+ANSWER_SECONDS = 1.0
 
 
 class Machines:
-    """The workers of all machines: `Workers`."""
+    """The workers of all machines; it implements `Workers`."""
 
     def __init__(
         self,
@@ -78,18 +80,18 @@ class Machines:
         try:
             self._crew.look(deadline, late)
         except SynkTimeout as error:
-            raise told(error, self._links) from None
+            raise with_remote_ranks(error, self._links) from None
 
     def death(self, rank: int) -> Death:
         losses = [link.loss for link in self._links if link.loss is not None and rank in link.machine.ranks]
         return losses[0].death if losses else self._crew.death(rank)
 
     def lost_hosts(self) -> list[str]:
-        """Return the machines whose leaders do not answer any more."""
+        """Return the hosts of the leaders to which the connection is lost."""
         return [link.machine.host for link in self._links if link.is_cut]
 
     def placements(self, devices: Devices) -> list[PlacedMachine]:
-        """Return all machines with their ranks; others as they were when their ranks were forked."""
+        """Return all machines with their ranks; other machines as they were when their ranks were forked."""
         return [*self._crew.placements(devices), *self._placements]
 
     def pids(self) -> tuple[int, ...]:
@@ -106,10 +108,10 @@ class Machines:
                 link.close()
 
 
-def told(error: SynkTimeout, links: Sequence[LeaderLink]) -> SynkTimeout:
-    """Return a timeout that names the ranks which others wait for, and their stacks, as leaders tell them.
+def with_remote_ranks(error: SynkTimeout, links: Sequence[LeaderLink]) -> SynkTimeout:
+    """Return the error of a timeout with the late ranks and the stacks that leaders of other machines report.
 
-    A leader that waits answers; of one that does not, it is the rank itself that is late.
+    A leader that waits for ranks can answer. One that does not answer within `ANSWER_SECONDS` is late itself.
     """
     asked = [link for link in links if link.replies is None]
     deadline = monotonic() + ANSWER_SECONDS
@@ -136,9 +138,9 @@ def launch_on_machines(
     state: RunState,
     segments: SegmentTable,
 ) -> Machines:
-    """Start the workers of all machines of a job, from a state, and return them; this process is rank 0.
+    """Start the workers of all machines of a job, and return them; this process is rank 0.
 
-    ``devices`` are those of this machine.
+    ``devices`` are those of this machine; ``state`` is what all workers start from.
     """
     of_hosts = machines(job.hosts, job.sizes)
     here = of_hosts[0]
@@ -161,7 +163,8 @@ def launch_on_machines(
             link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
         for link in links:
             link.hear(deadline)
-        # Where one could not start its ranks, the launcher ends the others: its reason is said.
+        # If a leader could not start its ranks, the launcher ends the others. Its failure is greeted, and so
+        # raised, first, before the ends of the others.
         reasons_first = sorted(links, key=lambda link: (not isinstance(link.replies, Failure), link.is_ended))
         greetings = {link.machine: link.greet(START_SECONDS) for link in reasons_first}
         undo.pop_all()

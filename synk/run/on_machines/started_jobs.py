@@ -1,6 +1,6 @@
-"""Start a process on every machine of a list by mpirun; the script itself stays outside of that job.
+"""Start a process on every machine of a list by mpirun; the script itself is no process of this MPI job.
 
-StartedJobs.call -> mpirun -> on the first machine an agent, on the others a leader (``follower``) -> Job
+StartedJobs.call -> mpirun -> ``follower``: an agent on the first machine, a leader on the others -> Job
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from synk.run.on_machines.job import CALL_SECONDS, Called, Job, hang_up
-from synk.run.on_machines.leader_calls import link_called
+from synk.run.on_machines.job import CALL_SECONDS, Job, LeaderConnection, hang_up
+from synk.run.on_machines.leader_calls import link_leaders
 from synk.transport.machines.agent_door import Door
 from synk.transport.machines.agent_reduce import AgentReduce
 from synk.transport.machines.handshake import Listener
@@ -31,15 +31,16 @@ from synk.transport.machines.networks import own_address
 from synk.transport.machines.proof import new_token
 from synk.values.errors import SynkStateError
 
-ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
-HANDED_ON = (
+# Environment variables by which the processes of the job learn how to reach the master.
+ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"
+HANDED_ON = (  # variables of this process's environment that the processes of the job get, too
     *("PYTENSOR_FLAGS", "PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "CC"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
 )
 PROGRAM = Path(__file__).with_name("follower.py")
-ALIVE_SECONDS = 10.0  # for a machine to say by ssh that it runs; a login takes one that is busy some seconds
-LOST_SECONDS = 1  # for one that seems to be lost to take a connection, which busy ones do at once
-DIAGNOSIS_SECONDS = 6.0
+ALIVE_SECONDS = 10.0  # how long a machine has to answer by ssh; a login takes some seconds on a busy one
+LOST_SECONDS = 1  # how long a machine that seems lost has to accept a connection; busy ones do so at once
+DIAGNOSIS_SECONDS = 6.0  # how long to look for the reason of a failed start
 
 
 class JobEnded(SynkStateError):
@@ -47,10 +48,10 @@ class JobEnded(SynkStateError):
 
 
 class StartedJobs:
-    """The jobs of a run, one after the other: a restart ends one and starts the next.
+    """Starts the jobs of a run, one after the other: a restart ends one job and starts the next.
 
-    ``n`` are the ranks of a host that does not say how many, by default one for each core; ``n_here`` those
-    of this machine.
+    ``n`` is the number of ranks on a host for which ``hosts`` gives none, by default one for each core;
+    ``n_here`` is that number for this machine.
     """
 
     def __init__(self, hosts: Any, n: int | None, n_here: int, interface: str | None = None):
@@ -59,6 +60,7 @@ class StartedJobs:
         self._check()
 
     def _check(self) -> None:
+        """Raise if mpirun, a host or ssh is missing; find the address at which the master listens."""
         find_mpirun()
         check_known(self.hosts)
         first, *others = [host.name for host in self.hosts]
@@ -69,7 +71,7 @@ class StartedJobs:
     def call(self) -> Job:
         """Start one process on each machine; return the job when all have called.
 
-        Raises SynkStateError, with what is wrong on which host, if they do not.
+        Raises SynkStateError if they do not call; the message says what is wrong on which host.
         """
         try:
             return self._call()
@@ -80,12 +82,13 @@ class StartedJobs:
             raise SynkStateError("\n".join(said)) from None
 
     def _call(self) -> Job:
+        """Do as `call`, without a diagnosis if the job ends early: JobEnded is raised then."""
         with ExitStack() as made:
             listener = made.enter_context(closing(Listener(self._address)))
             door, token = made.enter_context(closing(Door())), new_token()
             place = ":".join(map(str, listener.address))
-            told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
-            job = MpiJob(self._launch(told))
+            access = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
+            job = MpiJob(self._launch(access))
             failed = made.enter_context(ExitStack())
             failed.callback(job.end)
 
@@ -100,21 +103,21 @@ class StartedJobs:
                 if time.monotonic() >= deadline:
                     raise SynkStateError(f"the agent of rank 0 has not come within {CALL_SECONDS:g} s")
 
-            called: list[Called] = []
+            called: list[LeaderConnection] = []
             failed.callback(hang_up, called)
             self._all_called(called, listener, token, deadline, watch)
             reduction = AgentReduce(door.open(watch_agent))
             failed.callback(reduction.close)
-            leaders = LinkedLeaders(link_called(called, listener, token, watch), reduction)
+            leaders = LinkedLeaders(link_leaders(called, listener, token, watch), reduction)
             failed.pop_all()
         n_here = self.hosts[0].slots or self._n_here
         name = self.hosts[0].name
         return Job(name, n_here, called, leaders, job.end, watch, job.log.deliver, [job.log])
 
     def call_left(self, lost: Sequence[str]) -> Job:
-        """Return a job of the machines that are left: without the lost ones, unless they answer.
+        """Return a job of the machines that are left: all but those ``lost`` ones that do not answer by ssh.
 
-        Others may have been lost meanwhile, so they are asked, too, if their processes do not call.
+        If the processes do not all call, other machines may have been lost as well, so all are asked.
         """
         self._leave_out(lost, [f"-o ConnectTimeout={LOST_SECONDS}"])
         try:
@@ -124,6 +127,7 @@ class StartedJobs:
             return self.call()
 
     def _leave_out(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
+        """Ask these hosts by ssh whether they run, and drop those from the list that do not answer."""
         answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *more_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
@@ -138,14 +142,15 @@ class StartedJobs:
             self.hosts = before
             raise
 
-    def _launch(self, told: Mapping[str, str]) -> MpirunCommand:
+    def _launch(self, access: Mapping[str, str]) -> MpirunCommand:
+        """Start mpirun; ``access`` are the environment variables by which its processes reach the master."""
         kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
         return launch(
             find_mpirun(),
             [host.name for host in self.hosts],
             (sys.executable, str(PROGRAM)),
             environment=os.environ,
-            variables={**kept, **told},
+            variables={**kept, **access},
             folder=tempfile.gettempdir(),
             as_root=os.geteuid() == 0,
             interface=self._interface,
@@ -153,9 +158,9 @@ class StartedJobs:
         )
 
     def _all_called(
-        self, called: list[Called], listener: Listener, token: bytes, deadline: float, watch: Watch
+        self, called: list[LeaderConnection], listener: Listener, token: bytes, deadline: float, watch: Watch
     ) -> None:
-        """Take in all leaders as they call, with the ranks that their machines are to have."""
+        """Wait until all leaders have called, and add each to ``called``, with the ranks for its machine."""
         while len(called) < len(self.hosts) - 1:
             try:
                 end, hello = listener.accept(token, {}, deadline, watch)
@@ -167,7 +172,7 @@ class StartedJobs:
                     f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
             called.append((end, hello))
-        # By their names, if all are known: a scheduler may have an order of its own.
+        # Matched by names if all names are known: a batch system may have started them in another order.
         by_name = {host.name: host for host in self.hosts[1:]}
         are_known = {hello["host"] for _, hello in called} == by_name.keys()
         for k, (end, hello) in enumerate(called):

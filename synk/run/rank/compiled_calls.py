@@ -1,9 +1,9 @@
-"""Call compiled functions of PyTensor so that what they hold and return is no memory that others share.
+"""Ways to call compiled functions of PyTensor; what they return shares no memory with shared variables.
 
-Program -> Direct(compiled) -> values
-        -> BoundFunction(call, arguments) -> values, again and again; Callback, which C calls
-        -> called_on_host, in a mode that the function was given
-        -> Absent, in the place of the communicator in slices without rows
+RankProgram -> DirectCall: a program of synk's own linker -> values
+            -> BoundFunction: again and again on the same arrays; its Callback is called from C
+            -> called_on_host: a function compiled in a PyTensor mode that the script has chosen
+            -> RowlessCommunicator: in the place of the communicator in slices for which a rank has no rows
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from synk.transport.comm.communicator import Read, copies
 from synk.values.reduction import identity
 
 
-class Direct:
-    """A linked graph without what PyTensor does around its program, which takes longer than small ones."""
+class DirectCall:
+    """Calls the program of a linked graph directly, and applies its updates.
+
+    PyTensor's own `Function` does more around each call, which would take longer than a small program.
+    """
 
     def __init__(self, linked: Linked):
         self.run, self._program = linked.run, linked.program
@@ -31,7 +34,10 @@ class Direct:
         self._updated = [(k, linked.cells[at]) for k, at in linked.updates.items()]
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
-        """Return the outputs, once the updates are made; where it raises, nothing refers to the arguments."""
+        """Run the program, apply the updates, and return the outputs.
+
+        If it raises, the exception keeps no reference to the arguments.
+        """
         try:
             values = self.run(arguments)
         except BaseException as error:
@@ -42,12 +48,12 @@ class Direct:
         return values[: self._n_outputs]
 
     def only_region(self, arguments: Sequence[Any]) -> RegionCall | None:
-        """Return the call of a region in C that is all that a call does, if it is."""
+        """Return the call of the one C function that is all of the program, or None if it is more."""
         return None if self._updated else only_region(self._program, arguments)
 
 
 class BoundFunction:
-    """A call of a compiled function on arguments that stay the same arrays, whatever they hold."""
+    """A compiled function with its arguments: calls run it on the same arrays, as these are then."""
 
     def __init__(self, call: Callable[[Sequence[Any]], Sequence[Any]], arguments: Sequence[Any]):
         self._call, self._arguments = call, arguments
@@ -56,19 +62,19 @@ class BoundFunction:
         return self._call(self._arguments)
 
     def callback(self, point: np.ndarray, otherwise: Callable[[], np.ndarray]) -> Callback | None:
-        """Return a function in C that computes the one output, a value and its gradient at a point.
+        """Return a C function that computes the single output: a value and its gradient at ``point``.
 
-        None where the function is more than one region in C; see `Callback` for the parameters.
+        None if the program is more than one region of C; the parameters are those of `Callback`.
         """
-        call = self._call.only_region(self._arguments) if isinstance(self._call, Direct) else None
+        call = self._call.only_region(self._arguments) if isinstance(self._call, DirectCall) else None
         return callback_of(call, point, otherwise)
 
 
 def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:
-    """Call a compiled function that computes with NumPy, whatever device the others compute on.
+    """Call a compiled function that computes with NumPy, in a run whose other functions use a device.
 
-    Other functions, and collectives, may have left shared variables on a device: ``to_host`` brings them
-    here.
+    Shared variables that other functions or collectives have left on the device are brought to the host by
+    ``to_host`` first.
     """
     shared = compiled.input_storage[len(arguments) :]
     for container in shared:
@@ -83,8 +89,8 @@ def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequ
         raise
 
     def own(value: Any) -> Any:
-        # Of a variable that it updates, PyTensor returns the old value as it is: perhaps in shared storage,
-        # to which the next collective writes.
+        # If an output is the old value of an updated variable, PyTensor returns that array itself. It may be
+        # in shared memory, where the next collective overwrites it.
         lent = isinstance(value, np.ndarray) and any(np.may_share_memory(value, array) for array in old)
         return value.copy() if lent else value
 
@@ -92,49 +98,50 @@ def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequ
 
 
 def break_cycle(error: BaseException) -> None:
-    """Clear PyTensor's frame that refers to the error: else all frames of the call live on for long."""
+    """Clear PyTensor's frame that refers to the error: the cycle would keep all frames of the call alive."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is raise_with_op.__code__:
             frame.clear()
 
 
-class Absent:
-    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN.
+class RowlessCommunicator:
+    """The communicator of a rank that has no rows in a slice, so that it adds nothing to collectives.
 
-    To reductions it brings the identity of their operation, to gatherings an array without rows; what it
-    broadcasts is zeros. It receives what the others do.
+    The rank computes on a row that stands in for its own, or its mean of no rows would be NaN, for example.
+    In the place of what it has computed, reductions get the identity of their operation, gathers an array
+    without rows, and broadcasts zeros. It receives the same results as the other ranks.
     """
 
     def __init__(self, ranks: Communicator):
         self._ranks = ranks
         self.rank, self.n_ranks = ranks.rank, ranks.n_ranks
 
-    def __deepcopy__(self, memo: Any) -> Absent:
-        return self  # as communicators do
+    def __deepcopy__(self, memo: Any) -> RowlessCommunicator:
+        return self  # a communicator is never copied with a graph
 
     @property
-    def on_host(self) -> Absent:
-        """Return the same for NumPy arrays."""
-        return Absent(self._ranks.on_host)
+    def on_host(self) -> RowlessCommunicator:
+        """Return the communicator for NumPy arrays, which adds nothing either."""
+        return RowlessCommunicator(self._ranks.on_host)
 
     def all_reduce(self, array: Any, op: str) -> Any:
-        return self._ranks.all_reduce(nothing_like(array, op), op)
+        return self._ranks.all_reduce(identity_like(array, op), op)
 
     def reduce_scatter(self, array: Any, op: str) -> Any:
-        return self._ranks.reduce_scatter(nothing_like(array, op), op)
+        return self._ranks.reduce_scatter(identity_like(array, op), op)
 
     def all_gather(self, array: Any, read: Read = copies) -> Any:
         return self._ranks.all_gather(array[:0], read=read)
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
-        # What it computes from a row that stands in is no value of the call.
-        return self._ranks.broadcast(nothing_like(array, "sum") if self.rank == root else array, root)
+        # What this rank has computed from the row that stands in must not reach the others.
+        return self._ranks.broadcast(identity_like(array, "sum") if self.rank == root else array, root)
 
 
-def nothing_like(array: Any, op: str) -> Any:
-    """Return an array in the place of ``array``, on its side, that adds nothing to a reduction by ``op``.
+def identity_like(array: Any, op: str) -> Any:
+    """Return an array like ``array``, on the same device, that adds nothing to a reduction by ``op``.
 
-    To an average, which counts all ranks alike, it adds zeros.
+    For an average, which weights all ranks alike, it is zeros.
     """
     value: Any = identity("sum" if op == "avg" else op, np.empty((), array.dtype))
     nothing = np.array(array) if isinstance(array, np.generic) else array.copy()

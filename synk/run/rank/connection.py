@@ -1,6 +1,6 @@
-"""Decide how the arrays of ranks meet, once, by the master, before it forks.
+"""Decide how arrays go from rank to rank; the master does so once, before it forks.
 
-devices, environment -> decide -> Connection ... in each rank's own process: communicator, for its arrays
+devices, environment -> decide -> Connection ... in each rank's process: Connection.communicator
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from synk.transport.memory.shm import Segment
 
 
 class Connection(NamedTuple):
-    """The way of arrays from one rank to another.
+    """The kind of connection by which arrays go from one rank to another.
 
     Attributes
     ----------
     kind : {"host", "nccl", "staged"}
-        "host": they are in host memory anyway, or there is one rank. On GPUs they go through NCCL, or are
-        "staged" in host memory.
+        "host": the arrays are in host memory anyway, or there is one rank. "nccl": NCCL moves them between
+        GPUs. "staged": they are copied from GPUs to host memory and back.
     added : tuple of str
-        Variables of the environment that were set for NCCL.
+        The environment variables that were set for NCCL.
     rank : type
-        The class of the ranks so connected.
+        The class of the run's ranks, `Rank` or `GpuRank`.
     """
 
     kind: str = "host"
@@ -43,9 +43,9 @@ class Connection(NamedTuple):
     rank: type[Rank] = Rank
 
     def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
-        """Return the communicator of a rank, made in its process once its device is active.
+        """Return the communicator of a rank; call it in the rank's process, after its device is activated.
 
-        Ranks are linked at their first collective, not here. ``grow`` is as of `HostCommunicator`.
+        Ranks are linked at their first collective, not here. ``grow`` is a parameter of `HostCommunicator`.
         """
         host = LoneCommunicator() if barrier.n_places == 1 else HostCommunicator(barrier, grow)
         if barrier.machine is not None:
@@ -60,7 +60,7 @@ class Connection(NamedTuple):
         return host
 
     def withdraw(self, environ: MutableMapping[str, str]) -> None:
-        """Take back what was set for NCCL, at the end of the run."""
+        """Remove the environment variables that were set for NCCL, at the end of the run."""
         for name in self.added:
             environ.pop(name, None)
 
@@ -68,7 +68,7 @@ class Connection(NamedTuple):
 def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     """Return how the ranks of a run on these devices are connected.
 
-    NCCL is told in ``environ``, from which ranks inherit, where they may share a GPU.
+    Variables for NCCL are set in ``environ``, which ranks inherit; one of them allows ranks to share a GPU.
     """
     if not devices.gpus:
         return Connection()

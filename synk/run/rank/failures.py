@@ -1,4 +1,4 @@
-"""Describe what a rank raises in a form that travels, and raise it on the master.
+"""Describe an exception that a rank has raised in a form that can be sent, and raise it on the master.
 
 exception -> failure -> Failure, in a reply -> raise_failures -> RemoteError
 """
@@ -15,14 +15,14 @@ from synk.values.script_frames import below_this_package
 
 
 def failure(rank: int, error: BaseException) -> Failure:
-    """Describe an exception in a form that always travels."""
+    """Describe an exception by its type and texts, which can be sent even if it cannot be pickled."""
     error.__traceback__ = below_this_package(error.__traceback__)
     summary = traceback.format_exception_only(error)[0].strip()
     return Failure(rank, type(error), summary, "".join(traceback.format_exception(error)))
 
 
 def raise_failures(error: BaseException | None, replies: Sequence[messages.Reply]) -> None:
-    """Raise what ranks raised: ``error`` on rank 0, the others' in ``replies``."""
+    """Raise what ranks have raised: ``error`` on rank 0, and the failures in the ``replies`` of others."""
     if error is not None and not isinstance(error, Exception):
         raise error
     failures = [reply.failure for reply in replies if reply.failure is not None]

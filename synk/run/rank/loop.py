@@ -18,11 +18,12 @@ from synk.values.errors import Failure
 
 
 def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None]) -> None:
-    """Follow the master's messages until it says `Close` or is gone."""
-    trouble: Failure | None = None  # of a message without an answer; told with the next reply
+    """Handle the master's messages until it sends `Close` or is gone, and reply to commands."""
+    # The failure of a message that has no reply of its own: it is sent with the next command's reply.
+    earlier_failure: Failure | None = None
     while True:
         if rank.has_garbage and not channel.pending():
-            # An idle worker makes nothing that would start a collection.
+            # An idle worker allocates nothing, so Python would not collect garbage by itself.
             gc.collect()
             rank.has_garbage = False
         try:
@@ -32,25 +33,28 @@ def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None]) -
         if isinstance(message, messages.Close):
             return
         if isinstance(message, messages.Command):
-            reply(channel, rank.rank, answer(rank, message, trouble))
-            trouble = None
+            reply(channel, rank.rank, answer(rank, message, earlier_failure))
+            earlier_failure = None
             after_reply()
             continue
         try:
-            if isinstance(message, Exception):  # raised by unpickling it
+            if isinstance(message, Exception):  # unpickling the message has raised it
                 raise message
             rank.prepare(message, descriptor)
         except Exception as error:
-            trouble = trouble or failure(rank.rank, error)
+            earlier_failure = earlier_failure or failure(rank.rank, error)
 
 
-def answer(rank: Rank, command: messages.Command, trouble: Failure | None = None) -> messages.Reply:
-    """Run a command and put its end into a reply."""
+def answer(rank: Rank, command: messages.Command, earlier_failure: Failure | None = None) -> messages.Reply:
+    """Run a command, and return its results, or the failure, as a reply.
+
+    If an earlier message has failed, the command is not run, and that failure is the reply.
+    """
     rank.peers.begin(command.number)
     try:
-        if trouble is not None:
+        if earlier_failure is not None:
             rank.peers.fail()
-            return messages.Reply((), trouble)
+            return messages.Reply((), earlier_failure)
         return messages.Reply(rank.run(command), None)
     except Aborted:
         return messages.Reply((), None, aborted=True)
@@ -59,14 +63,14 @@ def answer(rank: Rank, command: messages.Command, trouble: Failure | None = None
 
 
 def reply(channel: CommandSource, rank: int, message: messages.Reply) -> None:
-    """Send a reply; what cannot be pickled is left out."""
+    """Send a reply; if it cannot be pickled, send the reason as a failure instead."""
     try:
         channel.reply(message)
     except Disconnected:
         os._exit(1)
     except Exception as error:
-        told = message.failure or failure(rank, error)
+        reason = message.failure or failure(rank, error)
         try:
-            channel.reply(messages.Reply((), told, message.aborted))
-        except Exception:  # the exception's class does not pickle
-            channel.reply(messages.Reply((), told._replace(kind=None), message.aborted))
+            channel.reply(messages.Reply((), reason, message.aborted))
+        except Exception:  # the exception's class cannot be pickled
+            channel.reply(messages.Reply((), reason._replace(kind=None), message.aborted))

@@ -1,4 +1,4 @@
-"""A function in the form that travels to the ranks.
+"""A function in the form in which it is sent to the ranks.
 
 Definition -> ProgramSpec, in a Build message -> Program
 """
@@ -11,17 +11,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class UpdateSpec:
-    """The update of one shared variable."""
+    """The update of one shared variable, in the form in which it is sent."""
 
-    variable: int  # identity
-    mode: str | None  # how slices accumulate; None keeps the last
-    needs_rows: bool  # it accumulates over the rows of a rank; without any it is the identity of its mode
-    advances: bool  # a random state: every slice starts from the state that the last one left
-    needs_ranks: bool = False  # the ranks meet on the way to it
+    variable: int  # its identity
+    mode: str | None  # the operation that accumulates the values of slices; None keeps the last slice's
+    needs_rows: bool  # it accumulates over a rank's rows; a rank without rows gets the identity of the mode
+    advances: bool  # it is a random state: each slice starts from the state that the one before has left
+    needs_ranks: bool = False  # its graph contains collectives
 
     @property
     def is_met(self) -> bool:
-        """Tell whether it is the same on all ranks and comes out of slices in which they meet."""
+        """Tell whether collectives make its value, the same on all ranks; a rank without rows takes part."""
         return self.needs_ranks and not self.needs_rows
 
     @property
@@ -32,27 +32,28 @@ class UpdateSpec:
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """A function in the form that travels: symbolic, the same for all ranks."""
+    """A function in the form in which it is sent: its graph, not compiled, the same for all ranks."""
 
     name: str
-    graph: bytes  # inputs: those of `to_spec`; outputs, then updates, then parts
+    graph: bytes  # pickled, with the inputs that `to_spec` lists; results: outputs, then updates, then parts
     n_scattered: int
     n_broadcast: int
-    sliceables: tuple[int, ...]  # identities
+    sliceables: tuple[int, ...]  # identities of the sliceable shared variables
     output_modes: tuple[str | None, ...]
     updates: tuple[UpdateSpec, ...]
     mode: Any = None  # PyTensor Mode; None for the device's own, "debug" for that with every node checked
-    needs_ranks: bool = False  # the ranks meet in the middle of the graph
-    # Operations by which parts accumulate over slices, if all that the ranks meet for is to combine those;
+    needs_ranks: bool = False  # the graph contains collectives
+    # If the only collectives of the graph reduce parts (sums over a rank's rows, say), the slices of a rank
+    # accumulate the parts first, by these operations, and the ranks meet once, after the last slice.
     parts: tuple[str, ...] = ()
-    completed: tuple[int, ...] = ()  # the positions of what is made of them, among outputs, then updates
+    completed: tuple[int, ...] = ()  # positions of results computed from parts: outputs, then updates
 
     @property
     def meets_every_slice(self) -> bool:
-        """Tell whether the ranks meet for each slice of a call, not once after the last."""
+        """Tell whether the ranks meet in collectives in each slice, not once after the last slice."""
         return self.needs_ranks and not self.parts
 
     @property
     def has_rows(self) -> bool:
-        """Tell whether anything is scattered or sliced."""
+        """Tell whether the function reads rows: of scattered inputs or of sliceable variables."""
         return bool(self.n_scattered or self.sliceables)

@@ -1,9 +1,9 @@
-"""Do one rank's part of a command.
+"""One rank of a run: it handles the master's messages, and does its part of each command.
 
     Attach, Share, Build, ... -> Rank.prepare
     Call, AllReduce, ...      -> Rank.run -> results
 
-Workers do so in a loop, see ``loop``; the master for its own part, without one. On a GPU it is `GpuRank`.
+Workers call these methods in a loop (``loop``), the master directly. On a GPU, the class is `GpuRank`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from synk.values.rows import SelectedRows, split
 
 
 class Rank:
-    """One rank of a run: its device, segments, variables, programs and peers.
+    """One rank of a run: its device, segments, variables, programs and peers, the other ranks.
 
-    Its communicator is that of arrays of its device.
+    ``communicator`` exchanges arrays of the rank's device.
     """
 
     def __init__(
@@ -47,50 +47,50 @@ class Rank:
         self.variables = variables
         self.device = device
         self._context = ProgramContext(device, variables, self, self._compiling)
-        self.has_garbage = False  # of dropped graphs: cycles, which wait for the collector
-        self._programs: dict[int, RankProgram] = {}
-        self.objects: dict[int, Callable[..., Any]] = {}  # of `synk.on_ranks`
-        self._bound: dict[int, BoundStep] = {}  # by function, of its last call
-        segments.before_drop = self._bound.clear  # its arrays would keep the memory
+        self.has_garbage = False  # whether graphs were dropped: their cycles wait for the garbage collector
+        self._programs: dict[int, RankProgram] = {}  # by the function's number
+        self.objects: dict[int, Callable[..., Any]] = {}  # the objects of `synk.on_ranks`, by number
+        self._bound: dict[int, BoundStep] = {}  # by function: its last call, with the arrays it refers to
+        segments.before_drop = self._bound.clear  # these arrays would keep a dropped segment in memory
         self._shards = Shards(self.rank, self.n_ranks)
-        self.recorder: Any = None  # of `synk.timeline`, while one is open
+        self.recorder: Any = None  # while a `synk.timeline` is open
 
     @property
     def n_ranks(self) -> int:
         return self.peers.n_ranks
 
     def end_threads(self) -> None:
-        """End the threads of this rank, if it has any: before a fork, and at the end of the run."""
+        """End the threads that gather rows, if there are any: before a fork, and at the end of the run."""
         self._shards.end_threads()
 
     def disconnect(self) -> None:
-        """Let go of the objects, and of the communicator to the other ranks, whose processes have ended.
+        """Drop the objects of `synk.on_ranks`, and close the communicator, after the workers have ended.
 
-        The master does so, in which threads of objects would outlive the run. A worker just leaves: NCCL
-        might keep it waiting for the others here.
+        Only the master and leaders call it: threads of objects would outlive the run there. A worker exits
+        without it, as NCCL might make it wait for others here.
         """
         self.objects.clear()
         self.communicator.close()
 
     def join(self, peers: Peers, communicator: Communicator) -> None:
-        """Work with these ranks from now on, which are new."""
+        """Work with new workers from now on, after a restart."""
         self.peers, self.communicator = peers, communicator
         self._shards = Shards(self.rank, self.n_ranks)
-        self._bound.clear()  # they read their rows by the shards before
+        self._bound.clear()  # they refer to the former shards
 
     def get_ready(self) -> None:
-        """Compile the C that all programs call, while this rank is idle; one rank of each machine does so."""
+        """Compile the C library that all programs call, while the rank is idle, on one rank per machine."""
         if self.device.xp is np and self.peers.place == 1:
             begin()
 
     # --- messages without an answer ----------------------------------------------------------
 
     def prepare(self, message: Any, descriptor: int | None = None) -> Any:
-        """Follow a message that needs no answer."""
+        """Handle a message that has no reply."""
         return PREPARATIONS[type(message)](self, message, descriptor)
 
     def prepare_all(self, several: messages.Several) -> None:
-        """Follow all of several messages; raise what the first that failed has raised."""
+        """Handle several messages, also those after a failed one; then raise the first exception."""
         errors = []
         for message in several.messages:
             try:
@@ -117,6 +117,7 @@ class Rank:
         self.objects.pop(message.number, None)
 
     def use_storage(self, message: messages.UseStorage) -> None:
+        """Store a shared variable in this rank's array in shared memory, known with those of its machine."""
         first, place = self.rank - self.peers.place, self.peers.place
         mine = message.arrays[first : first + self.peers.n_places]
         self.variables.use_storage(message.identity, [self.segments.array(ref) for ref in mine], place)
@@ -126,11 +127,11 @@ class Rank:
         self.has_garbage = True
 
     def value(self, variable: int) -> Any:
-        """Return the value of a shared variable where the communicator takes it.
+        """Return the value of a shared variable on the side, host or device, where the communicator takes it.
 
-        Which side that is follows from the run alone, so all ranks bring it from the same.
+        The side depends on the run only, so it is the same on all ranks.
         """
-        # Alone, a rank has nothing to send: the value stays where it is.
+        # With one rank nothing is sent, so the value stays where it is.
         if self.peers.n_ranks == 1:
             return self.variables.value(variable)
         return self.variables.on_device(variable)
@@ -140,7 +141,7 @@ class Rank:
 
     @contextmanager
     def running(self, programs: Mapping[int, RankProgram]) -> Iterator[None]:
-        """Run these programs in the place of those of the same functions."""
+        """Inside this context, run these programs instead of the ones of the same functions."""
         others = self._programs
         self._programs = {**others, **programs}
         self._bound.clear()
@@ -151,15 +152,15 @@ class Rank:
             self._bound.clear()
 
     def builds(self) -> list[messages.Build]:
-        """Return the messages that make another rank's functions the same as this one's."""
+        """Return the messages from which another rank builds the functions that this one has."""
         return [messages.Build(number, program.spec) for number, program in self._programs.copy().items()]
 
     # --- commands ----------------------------------------------------------------------------
 
     def run(self, command: messages.Command) -> tuple[Any, ...]:
-        """Do this rank's part of every step and return its results, one per step.
+        """Do this rank's part of every step, and return its results, one per step.
 
-        The peers have begun the command before.
+        ``peers.begin`` must have been called for the command.
         """
         phase = self.peers.phase
         self._command = command
@@ -181,7 +182,7 @@ class Rank:
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
-        """Tell so while a program that is needed now compiles."""
+        """Show the phase "compiling" to the other ranks inside this context, while a program is compiled."""
         phase = self.peers.phase
         before, phase[0] = phase[0], messages.COMPILING
         try:
@@ -190,16 +191,19 @@ class Rank:
             phase[0] = before
 
     def compile(self, step: messages.Compile) -> None:
+        """Compile functions, and on cores agree with the other ranks on what runs as C."""
         for function, num_slices, graphs in step.programs:
             self._programs[function].variants.compile(num_slices, graphs)
         if self.device.xp is np:
             agree(self._exchange_outcomes)
 
     def _exchange_outcomes(self, outcome: Any) -> Any:
+        """Return the outcomes of all ranks' compilation of C, joined, for `agree`."""
         self.peers.phase[0] = messages.COLLECTIVE
         return self.communicator.all_gather(outcome)
 
     def call(self, step: messages.Call) -> messages.Results | None:
+        """Run a function on this rank's rows; return None if it has no rows."""
         bound = self._bound.get(step.function)
         if bound is None or bound.step is not step:
             bound = self._bind(step)
@@ -209,23 +213,23 @@ class Rank:
             if not program.has_rows:
                 return program.run_whole([], bound.broadcast, 1, 1, 0)
             return self._on_rows(step, bound, None)
-        told = self._command if batch.start == messages.IN_COMMAND else batch
+        span = self._command if batch.start == messages.IN_COMMAND else batch
         listed = bound.indices if batch.listed else None
         if step.shares is None:
-            total = told.stop - told.start
+            total = span.stop - span.start
             first, last = split(total, self.n_ranks)[self.rank]
             if last > first:
                 rows = bound.shards.whole(
-                    step, told.start + first, told.start + last, bound.scattered, listed
+                    step, span.start + first, span.start + last, bound.scattered, listed
                 )
                 if rows is not None:
                     return program.run_whole(rows, bound.broadcast, last - first, total, first)
-        return self._on_rows(step, bound, SelectedRows(told.start, told.stop, listed))
+        return self._on_rows(step, bound, SelectedRows(span.start, span.stop, listed))
 
     def _on_rows(
         self, step: messages.Call, bound: BoundStep, selected: SelectedRows | None
     ) -> messages.Results | None:
-        """Run a program on this rank's rows of the scattered inputs and of sliceable variables."""
+        """Run a function on this rank's rows of ``selected`` and of sliceable variables, in any slices."""
         program, indices = bound.program, bound.indices
         total, first, inputs, sliced = 0, 0, [], []
         if selected is not None:
@@ -246,11 +250,11 @@ class Rank:
             num_slices=step.num_slices,
         )
         if total == 0 and program.has_rows and self.rank > 0:
-            return None  # all computed the same on empty input
+            return None  # all ranks have computed the same on empty input: rank 0's results suffice
         return results
 
     def _bind(self, step: messages.Call) -> BoundStep:
-        """Look up what a call refers to; a call that follows is often the same."""
+        """Look up the program and arrays of a step, and keep them: the next call often has the same step."""
         program = self._programs[step.function]
         arrays = [self.segments.array(ref) for ref in step.inputs]
         n_scattered = program.spec.n_scattered
@@ -266,7 +270,7 @@ class Rank:
 
 
 class BoundStep(NamedTuple):
-    """A step, and what it refers to on this rank."""
+    """A step with the program and the arrays that it refers to, looked up on this rank."""
 
     step: messages.Call
     program: RankProgram

@@ -1,7 +1,7 @@
 """The arguments of a program that differ from rank to rank: rows, and numbers of rows.
 
-array, rows of this rank -> RowInput -> part: those of a slice -> program
-                                     -> stand_in: a row where it has none
+array, rows of this rank -> RowInput -> part: the rows of a slice -> program
+                                     -> stand_in: a row for a slice in which the rank has none
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class RowInput:
 
     array: Any
     rows: SelectedRows
-    room: Any = None  # where listed rows are gathered, as of `SelectedRows.of`
+    room: Any = None  # memory into which rows of an index list are gathered, for `SelectedRows.of`
 
     def part(self, start: int, stop: int) -> Any:
+        """Return rows ``start:stop`` of this rank's rows, as an array."""
         rows = self.rows
         if rows.indices is None:
             return self.array[rows.start + start : rows.start + stop]
@@ -30,9 +31,9 @@ class RowInput:
 
 
 def stand_in(entry: RowInput) -> Any:
-    """Return a row like those of an input: the last one of this rank or, if it has none, the one before.
+    """Return one row of an input for a slice without rows: the rank's last one, or the row before its part.
 
-    Where the array has no rows at all it is a row of zeros.
+    If the array has no rows at all, it is a row of zeros.
     """
     at = max(entry.rows.stop - 1, 0)
     if entry.rows.indices is not None:
@@ -42,9 +43,9 @@ def stand_in(entry: RowInput) -> Any:
 
 
 def numbers_of_rows(n_rows: int, total_rows: int, first_row: int, leads: bool) -> list[Any]:
-    """Return the numbers that graphs read about a slice's rows, as 0-d arrays, in the order of their inputs.
+    """Return the numbers of a slice's rows that graphs may read, as 0-d arrays, in the order of inputs.
 
-    They are the values of the shared variables of the same names, which `synk.exact.run_values` explains.
+    They are the values of the variables of these names in `synk.exact.run_values`, where they are explained.
     """
     numbers = [np.asarray(number, dtype="int64") for number in (n_rows, total_rows, first_row)]
     return [*numbers, np.asarray(leads)]

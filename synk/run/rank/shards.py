@@ -1,7 +1,7 @@
-"""This rank's rows of the scattered inputs of a call: where they are, or gathered ahead already.
+"""Find this rank's rows of the inputs of a call: in the arrays, or gathered ahead during the call before.
 
-Call, arrays, index list -> Shards.inputs -> a RowInput each -> Program.run
-                         -> Gatherer.start, where the call says what comes next
+Call, arrays, index list -> Shards.inputs -> a RowInput for each input -> RankProgram.run
+                         -> Gatherer.start, if the call announces the rows of the next one
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Shards:
     ) -> Sequence[Any]:
         """Return the rows of this rank, a `RowInput` for each scattered input.
 
-        ``selected`` are those of all ranks; ``indices`` are what listed spans of the step refer to.
+        ``selected`` are the rows of all ranks. ``indices`` is the array of row numbers to which spans of the
+        step refer if they are listed.
         """
         there = self._gathered(step, arrays, indices)
         start, stop = split(selected.stop - selected.start, self._n_ranks)[self._rank]
@@ -49,10 +50,10 @@ class Shards:
     def whole(
         self, step: messages.Call, start: int, stop: int, arrays: Sequence[Any], indices: Any
     ) -> list[Any] | None:
-        """Return this rank's rows as plain arrays; None if they must be sliced or gathered ahead.
+        """Return this rank's rows as plain arrays, by a fast way; None if `inputs` must be called instead.
 
-        ``start`` and ``stop`` are of this rank's rows; with ``indices``, of the list of them. None where
-        `inputs` must see to it.
+        That is so for several slices, for rows gathered ahead, and for large rows in an index list. The rows
+        are ``start:stop`` of each array, or with ``indices`` the rows that ``indices[start:stop]`` lists.
         """
         if step.num_slices > 1 or True in step.minibatch:
             return None
@@ -67,11 +68,11 @@ class Shards:
         return [array.take(listed, axis=0) for array in arrays]
 
     def _gathered(self, step: messages.Call, arrays: Sequence[Any], indices: Any) -> dict[int, Any]:
-        """Return the rows that are there already, by position; begin to gather those of the next call."""
+        """Return the rows that were gathered ahead, by input; begin to gather those of the next call."""
         there = self._gatherer.take(step.function, step.gathered)
         if step.ahead is not None:
             picked, _ = share(rows_of(step.ahead.rows, indices), self._rank, self._n_ranks)
-            rows = picked.kept()  # the next call writes its own list over this one
+            rows = picked.kept()  # a copy of the index list, which the next call overwrites with its own
             sources = {
                 position: RowsToGather(array, rows, self._gatherer.memory_of(step.function, position))
                 for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True))
@@ -81,11 +82,11 @@ class Shards:
         return there
 
     def sliced(self, variables: RankVariables, identity: int, rows: SelectedRows) -> Any:
-        """Return rows of a shared variable."""
+        """Return the given rows of this rank's value of a shared variable."""
         return RowInput(variables.on_host(identity), rows)
 
     def forget(self, function: int) -> None:
-        """Free what is kept for a function."""
+        """Free the memory that is kept for the rows of a function."""
         self._gatherer.forget(function)
 
     def end_threads(self) -> None:
@@ -94,11 +95,11 @@ class Shards:
 
 
 def share(selected: SelectedRows, rank: int, n_ranks: int) -> tuple[SelectedRows, SelectedRows]:
-    """Return a rank's part of a selection: rows of the data set, rows of the selection."""
+    """Return a rank's part of a selection twice: as rows of the data set, and as rows of the selection."""
     part = split(len(selected), n_ranks)[rank]
     return selected.part(*part), SelectedRows(*part)
 
 
 def rows_of(span: messages.RowSpan, indices: Any) -> SelectedRows:
-    """Return the rows that a span in a message means."""
+    """Return the rows that a span in a message stands for; ``indices`` is the message's index list."""
     return SelectedRows(span.start, span.stop, indices if span.listed else None)

@@ -1,17 +1,17 @@
-"""Add up the slices of one rank, each result on the side where its program leaves it.
+"""Accumulate the results of one rank's slices, on the host or the device, wherever the program leaves them.
 
-    results of a slice -> Sums.add -> parts -> what follows, with the other ranks -> Sums.complete
-                                   -> updates: new values of variables, never brought to the host
-                                   -> results: the outputs, brought there once
+    results of a slice -> Sums.add -> parts -> collectives with the other ranks -> Sums.complete
+                                   -> updates: new values of variables, which stay on the device
+                                   -> results: the outputs, brought to the host once
 
-Arrays of the host are the business of `reduction.Accumulator`; those of a device add up here, in the same
-order and to the same bits, so the gradients of many slices cross no bus. Rows that are joined would fill the
-device that calls are sliced for, so they go to the host slice by slice.
+`reduction.Accumulator` adds up arrays on the host, `DeviceAccumulator` arrays on a device, in the same order
+and to the same bits; so the gradients of many slices are not copied to the host. Only rows that are joined
+("gather") go to the host slice by slice: calls are sliced because the device has no room for them.
 
-Large results of one slice go to the host at once. Small ones go when nothing is left to launch, for to fetch
-a number is to wait for the GPU.
+Large results of a call of one slice go to the host at once. Small ones go after the last step of the command,
+because fetching even a number waits for all that the GPU has to do.
 
-    program -> small_stay -> Results ... last step of a command -> on_host -> reply
+    program -> to_host_if_large -> Results ... last step of a command -> on_host -> reply
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values import messages
 from synk.values.reduction import UFUNCS, Accumulator, PartialResult, accumulating_dtype, shapes_differ
 
-SMALL = 1024  # bytes of a result that need not leave the device at once
+SMALL = 1024  # results of at most so many bytes stay on the device until the command ends
 
 
-def small_stay(value: Any, device: Device) -> Any:
-    """Return a result on the host, or a small one where it is."""
+def to_host_if_large(value: Any, device: Device) -> Any:
+    """Return a result on the host if it is large; a small one stays where it is."""
     return value if getattr(value, "nbytes", 0) <= SMALL else device.to_host(value)
 
 
 def on_host(results: Iterable[Any], device: Device) -> tuple[Any, ...]:
-    """Return the results of steps, the arrays in `Results` on the host."""
+    """Return the results of steps, with all arrays in `Results` brought to the host."""
     return tuple(
         messages.Results([*map(device.to_host, result.values)], result.weight)
         if isinstance(result, messages.Results)
@@ -45,7 +45,7 @@ def on_host(results: Iterable[Any], device: Device) -> tuple[Any, ...]:
 
 
 class Sums:
-    """Outputs and updates of a function, accumulated slice by slice, of ``n_rows`` rows together."""
+    """Accumulates a function's outputs, updates and parts over slices, which have ``n_rows`` rows in all."""
 
     def __init__(self, spec: ProgramSpec, device: Device, n_rows: int):
         self._spec, self._device, self._n_rows = spec, device, n_rows
@@ -56,12 +56,15 @@ class Sums:
         self._totals: list[Accumulator | DeviceAccumulator] = []
 
     def add(self, values: Sequence[Any], weight: int) -> None:
-        """Take in the results of a slice: outputs, updates, parts; None for what is made of parts."""
+        """Add the results of a slice of ``weight`` rows: outputs, updates, parts.
+
+        None stands for results that are computed from the parts of all slices.
+        """
         values = [
             self._device.to_host(value) if k < self._n_outputs and mode == "gather" else value
             for k, (mode, value) in enumerate(zip(self._modes, values, strict=True))
         ]
-        # Programs leave a result on the same side every time.
+        # A program leaves a result on the same side, host or device, in every slice.
         self._totals = self._totals or [*map(self._accumulator, self._modes, values)]
         for position, (total, value) in enumerate(zip(self._totals, values, strict=True)):
             try:
@@ -71,7 +74,7 @@ class Sums:
                 raise ValueError(f"{what}: {error}") from None
 
     def _called(self, position: int) -> str:
-        """Return the name of a result in errors."""
+        """Return how errors name the result at a position among outputs, updates and parts."""
         k = position - self._n_outputs
         kind = "output" if k < 0 else "update" if position < self._n_results else "part"
         k = position if k < 0 else k if position < self._n_results else position - self._n_results
@@ -83,16 +86,16 @@ class Sums:
         return DeviceAccumulator(mode, self._device.xp, self._n_rows)
 
     def parts(self) -> list[Any]:
-        """Return the parts of all slices, in the dtypes that were accumulated in."""
+        """Return the accumulated parts, in the dtypes of the accumulation, which may be wider."""
         return [_result(total).value for total in self._totals[self._n_results :]]
 
     def complete(self, values: Sequence[Any]) -> None:
-        """Take in the outputs and updates that were made of the parts."""
+        """Add the outputs and updates that were computed from the parts of all slices."""
         for position, value in zip(self._spec.completed, values, strict=True):
             self._totals[position].add(value, self._n_rows)
 
     def updates(self) -> Iterator[tuple[UpdateSpec, Any]]:
-        """Yield each update and its value, in the dtype that was accumulated in."""
+        """Yield each update and its accumulated value, in the dtype of the accumulation."""
         totals = self._totals[self._n_outputs : self._n_results]
         for update, total in zip(self._spec.updates, totals, strict=True):
             yield update, _result(total).value
@@ -110,19 +113,20 @@ def _result(total: Accumulator | DeviceAccumulator) -> PartialResult:
 
 
 class DeviceAccumulator:
-    """As `reduction.Accumulator`, of arrays on a device.
+    """Accumulates arrays on a device as `reduction.Accumulator` does on the host.
 
-    Nobody looks there whether a sum overflowed, which would wait for the device. So an average adds up
-    ``value * (weight / scale)``, where ``scale`` is a power of two beyond all rows: the same bits, and no
-    larger than the values are. (What is smaller than the smallest normal number may lose bits, and an
-    average within rounding of the largest number may be infinite.)
+    Whether a sum has overflowed is not checked, as that would wait for the device. So that the sums of an
+    average do not overflow, it adds up ``value * (weight / scale)``, where ``scale`` is a power of two
+    greater than the number of all rows: this gives the same bits, and the sum is no larger than the values.
+    (Numbers smaller than the smallest normal number may lose bits, and an average within rounding of the
+    largest number may be infinite.)
 
     Parameters
     ----------
     mode : {"avg", "sum", "prod", "min", "max", "gather"}
     xp : module
     n_rows : int
-        Of all values that will be added.
+        The number of rows of all values that will be added.
     """
 
     def __init__(self, mode: str, xp: Any, n_rows: int):
@@ -131,10 +135,10 @@ class DeviceAccumulator:
         self._xp = xp
         self._scale = 2.0 ** (n_rows.bit_length() + 1)
         self._values: list[Any] = []
-        self._owned = False  # whether the running value is ours to overwrite
+        self._owned = False  # whether the running value is a copy that may be overwritten
 
     def add(self, value: Any, weight: int) -> None:
-        """Take in a value over ``weight`` rows; the first one is not copied."""
+        """Add a value over ``weight`` rows; the first value is not copied."""
         if not self._values or self.mode == "gather":
             self._values.append(value)
         elif value.shape != self._values[0].shape:
@@ -148,6 +152,7 @@ class DeviceAccumulator:
         self.weight += weight
 
     def _term(self, value: Any, weight: int, copy: bool = False) -> Any:
+        """Return a value as it is added up: in a wider dtype if need be, for an average times its weight."""
         wide = value.astype(accumulating_dtype(value.dtype), copy=copy and self.mode != "avg")
         return wide * wide.dtype.type(weight / self._scale) if self.mode == "avg" else wide
 

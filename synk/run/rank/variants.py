@@ -1,16 +1,20 @@
 """The variants of a function that a rank compiles, each when it is first needed.
 
-    ProgramSpec -> Variants.whole    for one slice, with updates in place
-                   Variants.sliced   for several, with updates as outputs, so that each slice sees the values
-                                     from before; for slices in which a rank without rows only meets others
-                   Variants.rowless  for a rank without rows: the updates that need neither rows nor ranks
+    ProgramSpec -> Variants.whole    for a call in one slice: it applies the updates
+                   Variants.sliced   for a call in several slices: new values of updates are outputs, so that
+                                     each slice sees the variables as they were before the call; also for
+                                     slices in which a rank has no rows, but meets the others
+                   Variants.rowless  for a call in which a rank has no rows: the updates that need neither
+                                     rows nor collectives
 
-Where ranks meet only to combine parts, they do so once a call. In the place of ``sliced`` there are two:
+If ranks meet only to reduce parts (see `ProgramSpec.parts`), they do so once a call. Then there are two
+variants in the place of ``sliced``:
 
     rows of a slice -> divided -> results, parts -> Sums
-    parts of all slices -> completed, in which the ranks meet -> what is made of them
+    parts of all slices -> completed, in which the ranks meet -> the results that are computed from parts
 
-One rank rewrites for all what most calls need: `Variants.graphs` there, `Variants.compile` on each rank.
+For the variants that most calls need, one rank rewrites the graphs for all ranks (`Variants.graphs`), and
+each rank compiles them (`Variants.compile`).
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from synk.compile.rewriting.rewritten import dumps, linked, loads, rewritten
 from synk.compile.rewriting.wrong_rewrites import without_wrong
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
-from synk.run.rank.compiled_calls import Direct, called_on_host
+from synk.run.rank.compiled_calls import DirectCall, called_on_host
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values.by_value import UNKNOWN
 
@@ -44,12 +48,12 @@ class ProgramContext(NamedTuple):
 
     device: Device
     variables: RankVariables
-    ranks: Any  # whose communicator is the present one
-    compiling: Callable[[], AbstractContextManager[None]]  # entered while it compiles
+    ranks: Any  # the `Rank`, whose ``communicator`` is always the present one
+    compiling: Callable[[], AbstractContextManager[None]]  # returns a context that is entered while compiling
 
 
-class Written(NamedTuple):
-    """A function as ``pytensor.function`` is given it."""
+class FunctionArguments(NamedTuple):
+    """The arguments of ``pytensor.function`` for one variant."""
 
     inputs: list[Any]
     outputs: list[Any]
@@ -57,12 +61,14 @@ class Written(NamedTuple):
 
 
 class Variants:
-    """The variants of one function on one rank; with ``observe``, as of `ArrayLinker`, around every node.
+    """The compiled variants of one function on one rank.
+
+    ``observe``, a parameter of `ArrayLinker`, is called around every node.
 
     Attributes
     ----------
     on_device : bool
-        Whether they compute on the rank's device, not in a mode that the function was given.
+        Whether they compute on the rank's device; if not, they do so in the mode that the script gave.
     mode : pytensor.compile.mode.Mode
         The mode in which all of them are compiled.
     """
@@ -71,19 +77,20 @@ class Variants:
         self._spec, self._context = spec, context
         self.on_device = spec.mode in (None, "debug")
         self.mode = self._chosen_mode(observe)
-        self._given: dict[str, bytes] = {}  # rewritten graphs, by variant
-        self._identities: dict[Any, int] = {}  # of the shared variables in its graphs
+        self._given: dict[str, bytes] = {}  # rewritten graphs, pickled, by variant
+        self._identities: dict[Any, int] = {}  # of the shared variables in the graphs
 
     def compile(self, num_slices: int, graphs: Mapping[str, bytes]) -> None:
-        """Compile what most calls in so many slices need, if that has not happened yet.
+        """Compile the variants that most calls in ``num_slices`` slices need, if that has not happened yet.
 
-        ``graphs`` are what `graphs` has returned on one rank: these need no rewriting here.
+        ``graphs`` are the rewritten graphs that `graphs` has returned on one rank.
         """
         self._given.update(graphs)
         for variant in self._variants(num_slices):
             getattr(self, variant)  # cached on first access
 
     def _variants(self, num_slices: int) -> tuple[str, ...]:
+        """Return the names of the variants that a call in ``num_slices`` slices needs on a rank with rows."""
         if num_slices == 1 or not self._spec.has_rows:
             return ("whole",)
         if self._spec.parts:
@@ -91,9 +98,9 @@ class Variants:
         return ("sliced",) if self._spec.updates else ("whole",)
 
     def graphs(self, num_slices: int) -> dict[str, bytes]:
-        """Return the rewritten graphs of what `compile` compiles, by variant, for all ranks.
+        """Return the rewritten graphs, pickled, of the variants that `compile` compiles, for all ranks.
 
-        A graph may be impossible to pickle once it is rewritten. It is left out, and each rank rewrites it.
+        A rewritten graph that cannot be pickled is left out: each rank rewrites it itself.
         """
         if not self.on_device:
             return {}
@@ -112,12 +119,12 @@ class Variants:
 
     @cached_property
     def sliced(self) -> Callable[..., Any]:
-        # Without updates it is the same function.
+        # Without updates it is the same function as `whole`.
         return self._compiled("sliced") if self._spec.updates else self.whole
 
     @cached_property
     def divided(self) -> Callable[..., Any]:
-        """Of a slice: results, None for those that are made of parts, then parts."""
+        """The variant for one slice: returns all results, None for those computed from parts, then parts."""
         compiled = self._compiled("divided")
 
         def run(arguments: Sequence[Any]) -> list[Any]:
@@ -130,7 +137,7 @@ class Variants:
 
     @cached_property
     def completed(self) -> Callable[..., Any]:
-        """Of parts, in the place of rows: what is made of them."""
+        """The variant that takes the parts of all slices, not rows, and returns the results made of them."""
         return self._compiled("completed")
 
     @cached_property
@@ -155,45 +162,48 @@ class Variants:
 
     @cached_property
     def _graph(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return the inputs, the results, and the parts."""
+        """The inputs, the results and the parts of the function's graph."""
         inputs, outputs = self._loaded(serialize.loads, self._spec.graph)
         n_results = len(self._spec.output_modes) + len(self._spec.updates)
         return list(inputs), list(outputs[:n_results]), list(outputs[n_results:])
 
-    def _written(self, variant: str) -> Written:
-        """Return a variant as a function of PyTensor is written."""
+    def _function_arguments(self, variant: str) -> FunctionArguments:
+        """Return the arguments of ``pytensor.function`` for a variant."""
         inputs, results, parts = self._graph
         n_outputs = len(self._spec.output_modes)
         match variant:
             case "whole":
-                return Written(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
+                return FunctionArguments(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
             case "sliced":
-                return Written(inputs, results)
+                return FunctionArguments(inputs, results)
             case "divided":
                 others = [one for k, one in enumerate(results) if k not in self._spec.completed]
-                return Written(inputs, [*others, *parts])
+                return FunctionArguments(inputs, [*others, *parts])
             case "completed":
                 given = {part: part.type() for part in parts}
                 outputs = substitute([results[k] for k in self._spec.completed], given)
                 end = self._spec.n_scattered + self._spec.n_broadcast
                 rowless = [*inputs[self._spec.n_scattered : end], *inputs[end + len(self._spec.sliceables) :]]
-                return Written([*given.values(), *rowless], outputs)
+                return FunctionArguments([*given.values(), *rowless], outputs)
         pairs = self._update_pairs(lambda update: update.is_rowless)
-        return Written(inputs, _draws([expression for _, expression in pairs]), pairs)
+        return FunctionArguments(inputs, _draws([expression for _, expression in pairs]), pairs)
 
     def _loaded(self, load: Callable[..., Any], payload: bytes) -> Any:
+        """Unpickle a graph with this rank's shared variables; an unknown name gets a note in the error."""
         try:
             return load(payload, self._shared)
-        except (AttributeError, ImportError) as error:  # of what pickle looks for by its name
+        except (AttributeError, ImportError) as error:  # pickle does not find a name in its module
             error.add_note(UNKNOWN)
             raise
 
     def _shared(self, identity: int) -> Any:
+        """Return this rank's shared variable of an identity, and remember the identity for pickling."""
         variable = self._context.variables[identity]
         self._identities[variable] = identity
         return variable
 
     def _update_pairs(self, wanted: Callable[[UpdateSpec], bool]) -> list[tuple[Any, Any]]:
+        """Return the pairs of shared variable and new value of the ``wanted`` updates."""
         expressions = self._graph[1][len(self._spec.output_modes) :]
         return [
             (self._shared(update.variable), expression)
@@ -202,19 +212,20 @@ class Variants:
         ]
 
     def _compiled(self, variant: str) -> Callable[..., Any]:
+        """Compile a variant, and return the function that calls it."""
         with self._context.compiling():
             if self.on_device:
-                return Direct(linked(self._rewritten(variant), self.mode))
-            return self._compiled_as_asked(self._written(variant))
+                return DirectCall(linked(self._rewritten(variant), self.mode))
+            return self._compiled_as_asked(self._function_arguments(variant))
 
     def _rewritten(self, variant: str) -> Any:
-        """Return the rewritten graph of a variant: the one that this rank was given, or its own."""
+        """Return the rewritten graph of a variant: as another rank has sent it, or else rewritten here."""
         given = self._given.get(variant)
         if given is not None:
             return self._loaded(loads, given)
-        return rewritten(*self._written(variant), self.mode)
+        return rewritten(*self._function_arguments(variant), self.mode)
 
-    def _compiled_as_asked(self, written: Written) -> Callable[..., Any]:
+    def _compiled_as_asked(self, written: FunctionArguments) -> Callable[..., Any]:
         """Compile in the mode that the function was given."""
         new = for_mode([*written.outputs, *(value for _, value in written.updates)], self.mode)
         outputs, values = new[: len(written.outputs)], new[len(written.outputs) :]
@@ -231,9 +242,10 @@ class Variants:
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:
-    """Return the draws of random variables on the way to ``expressions``.
+    """Return the draws of all random variables among the ancestors of ``expressions``, to be outputs, too.
 
-    Unread draws are rewritten away, and then the state would not advance as it does elsewhere.
+    Draws that nothing reads would be removed by rewrites; then the random state would not advance by as much
+    as on other ranks.
     """
     nodes = {variable.owner for variable in ancestors(expressions) if variable.owner is not None}
     return [node.default_output() for node in nodes if isinstance(node.op, RandomVariable)]

@@ -1,1 +1,1 @@
-"""Record what each rank does, and when: a trace for a viewer, and a summary of who waits for whom."""
+"""Record what each rank does, and when: a trace for a viewer, and a summary of which rank waits for which."""

@@ -1,9 +1,9 @@
-"""Record what one rank does, by watching methods of its objects.
+"""Record what one rank does, by replacing methods of its objects by ones that take the time of each call.
 
     StartRecording -> Recorder.watch_rank: methods are replaced -> spans ... StopRecording -> Track
 
-Methods are replaced on the objects themselves, and put back at the end: while nothing is recorded, nothing on
-the way of a command asks whether something is.
+Methods are replaced on the objects themselves, and put back at the end. So a command costs nothing more while
+nothing is recorded: no code asks whether a recording is on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from synk.values.messages import Step
 LIMIT = 50_000  # spans of each rank, of some 200 bytes; a training step makes about eight
 COLLECTIVES = [name for name in vars(Collectives) if name[0] != "_"]
 
-Described = tuple[str, Any]  # name of a span, and what it is about
+Described = tuple[str, Any]  # the name of a span, and its `Span.about`
 
 
 class Recorder:
@@ -44,7 +44,7 @@ class Recorder:
     Attributes
     ----------
     label : callable
-        Returns the name of the present command; only the master knows it.
+        Returns the name of the present command. Only the master knows it; the worker's returns "command".
     """
 
     def __init__(self, rank: Rank):
@@ -56,7 +56,7 @@ class Recorder:
         self._watched: list[tuple[Any, str]] = []
 
     def watch_rank(self) -> None:
-        """Watch the rank as it is connected now, and no longer as it was before."""
+        """Watch the rank's present objects; after a restart these are others than before."""
         self.unwatch()
         rank = self._rank
         self.watch(rank, "run", COMMAND, lambda command: (self.label(), command.number))
@@ -64,11 +64,14 @@ class Recorder:
         self.watch(rank, "compile", COMPILING, lambda step: ("compile", None))
         self.watch(rank.peers, "wait", WAITING, lambda: (BARRIER, None))
         for name in COLLECTIVES:
-            self.watch(rank.communicator, name, COLLECTIVE, _describer(name))
+            self.watch(rank.communicator, name, COLLECTIVE, _describe_collective(name))
         self._watch_rows(rank._shards)
 
     def watch(self, owner: Any, method: str, kind: str, describe: Callable[..., Described]) -> None:
-        """Make a span of each call of a method of one object; ``describe`` gets its positional arguments."""
+        """Record a span for each call of a method of one object.
+
+        ``describe`` is called with the positional arguments, and returns the span's name and `Span.about`.
+        """
         plain, note, clock = getattr(owner, method), self._note, monotonic_ns
 
         def watched(*args: Any, **keywords: Any) -> Any:
@@ -88,7 +91,7 @@ class Recorder:
             vars(owner).pop(method, None)
 
     def track(self) -> Track:
-        """Return the track so far."""
+        """Return the `Track` of all spans recorded so far."""
         spans: Sequence[Any] = list(self._spans)  # plain tuples travel in half the bytes
         dropped = self._count - len(spans)
         return Track(self._rank.rank, os.getpid(), self._begin, monotonic_ns(), spans, dropped)
@@ -98,13 +101,14 @@ class Recorder:
         self._spans.append(span)
 
     def _replace(self, owner: Any, method: str, by: Callable[..., Any]) -> None:
+        """Replace a method of one object until `unwatch`."""
         setattr(owner, method, by)
         self._watched.append((owner, method))
 
     def _watch_rows(self, shards: Shards) -> None:
-        """Make spans of what gathers listed rows, and of waiting for those that were gathered ahead.
+        """Record spans for gathering rows by an index list, and for waiting for rows gathered ahead.
 
-        Rows next to each other are read in place, in no time.
+        Contiguous rows are read in place, which takes no time.
         """
         note, clock = self._note, monotonic_ns
         whole, inputs, sliced = shards.whole, shards.inputs, shards.sliced
@@ -121,15 +125,15 @@ class Recorder:
             rows = inputs(step, *others)
             if step.gathered:
                 note((GATHERING, "rows gathered ahead", begin, clock(), len(rows[0].rows)))
-            return [NotedRows.of(one, note) for one in rows]
+            return [RecordedRows.of(one, note) for one in rows]
 
         self._replace(shards, "whole", watched_whole)
         self._replace(shards, "inputs", watched_inputs)
-        self._replace(shards, "sliced", lambda *which: NotedRows.of(sliced(*which), note))
+        self._replace(shards, "sliced", lambda *which: RecordedRows.of(sliced(*which), note))
 
 
-class NotedRows(RowInput):
-    """Rows that are listed, and tell when they are gathered."""
+class RecordedRows(RowInput):
+    """Rows given by an index list, which record a span when they are gathered."""
 
     __slots__ = ("note",)
 
@@ -137,7 +141,7 @@ class NotedRows(RowInput):
 
     @classmethod
     def of(cls, rows: RowInput, note: Callable[[tuple[Any, ...]], None]) -> RowInput:
-        """Return rows that tell it, or those given if they are read in place."""
+        """Return rows that call ``note(span)`` when gathered, or the given ones if they are read in place."""
         if rows.rows.indices is None:
             return rows
         made = cls(rows.array, rows.rows, rows.room)
@@ -151,7 +155,9 @@ class NotedRows(RowInput):
         return part
 
 
-def _describer(method: str) -> Callable[..., Described]:
+def _describe_collective(method: str) -> Callable[..., Described]:
+    """Return the ``describe`` function, for `Recorder.watch`, of a collective of the communicator."""
+
     def describe(array: Any, op: Any = None, *others: Any) -> Described:
         about = getattr(array, "nbytes", 0), getattr(array, "dtype", ""), getattr(array, "shape", ())
         return f"{method} {op}" if isinstance(op, str) else method, about
@@ -161,9 +167,9 @@ def _describer(method: str) -> Callable[..., Described]:
 
 @dataclass(slots=True)
 class StartRecording(Step):
-    """Record on every rank from now on; a rank that has a record goes on with it ``again``."""
+    """Start recording on every rank."""
 
-    again: bool
+    again: bool  # after a restart: a rank that was recording keeps its spans
 
     phase = messages.IDLE
 
@@ -177,7 +183,7 @@ class StartRecording(Step):
 
 @dataclass(slots=True)
 class StopRecording(Step):
-    """Stop recording, and send the track of each rank."""
+    """Stop recording on every rank, and send its track to the master."""
 
     phase = messages.IDLE
 

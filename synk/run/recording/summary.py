@@ -1,7 +1,9 @@
-"""Sum up tracks: what each rank spent its time on, which one is the slowest, and why the others wait.
+"""Sum up tracks: how each rank spent its time, which rank is the slowest, and why the others wait.
 
-Tracks, as `told` -> own_times -> a row for each rank
-                  -> meetings -> who came last, after what -> reasons
+Tracks, of `complete_tracks` -> own_times -> a row of figures for each rank
+                             -> who_was_late: the rank that came last to meetings, and its function -> reasons
+
+A meeting is a point of a command at which ranks wait for each other: a barrier, or the end of the command.
 """
 
 from __future__ import annotations
@@ -37,26 +39,29 @@ COLUMNS = {
     "other": COMMAND,
 }
 SECONDS = 1e-9
-WORTH_SAYING = 0.01  # of the time, per rank that waits
+WORTH_SAYING = 0.01  # the least share of the time that a reason must explain, per waiting rank
 
-Arrival = tuple[int, str]  # when a rank came to a meeting, and the function that it had run last
+Arrival = tuple[
+    int, str
+]  # when a rank came to a meeting (ns), and the name of the last function it ran before
 
 
 class Summary:
-    """A finished timeline in figures; ``str`` of it is a table.
+    """The figures of a finished timeline; ``str(summary)`` is a table of them.
 
     Attributes
     ----------
     rows : list of dict
-        One per rank: rank, seconds (recorded), n_commands, and the seconds of them spent ``computing``,
-        ``compiling``, ``reducing`` (in collectives of any kind, without waiting), ``gathering`` rows,
-        ``waiting`` (at barriers, for commands, for replies), in the ``script`` and on ``other`` things.
+        One per rank: ``rank``, ``seconds`` (the recorded time), ``n_commands``, and the seconds of that time
+        spent ``computing``, ``compiling``, ``reducing`` (in collectives of any kind, without waiting),
+        ``gathering`` rows, ``waiting`` (at barriers, for commands, for replies), in the ``script`` and on
+        ``other`` things.
     slowest : int or None
-        The rank that the others wait for most; None where they hardly wait, or it is not known.
+        The rank that the others wait for most; None if they hardly wait, or if it is not known.
     reasons : list of str
-        Why ranks wait, the largest first.
+        Sentences that say why ranks wait, the reason that costs most time first.
     notes : mapping of str
-        What is missing, and why.
+        Sentences on what the timeline lacks, and why.
     """
 
     def __init__(self, tracks: Sequence[Track], notes: Mapping[str, str]):
@@ -69,6 +74,7 @@ class Summary:
             self._find_reasons(tracks, own)
 
     def _find_reasons(self, tracks: Sequence[Track], own: Sequence[Counter[tuple[str, str]]]) -> None:
+        """Set ``reasons`` and ``slowest``; ``own`` are the `own_times` of each track."""
         n_others, least = len(tracks) - 1, WORTH_SAYING * self.rows[0]["seconds"]
         lost, n_steps = who_was_late(tracks)
         said: list[tuple[float, str]] = []
@@ -98,6 +104,7 @@ class Summary:
 
 
 def _row(track: Track, times: Counter[tuple[str, str]]) -> dict[str, Any]:
+    """Return the entry of `Summary.rows` for one rank, from its `own_times`."""
     row: dict[str, Any] = {"rank": track.rank, "seconds": (track.end - track.begin) * SECONDS}
     row["n_commands"] = sum(span.kind == COMMAND for span in track.spans)
     for column, kind in COLUMNS.items():
@@ -106,6 +113,7 @@ def _row(track: Track, times: Counter[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _why(rank: int, function: str, computing: Sequence[int]) -> str:
+    """Say why a rank comes late after a function; ``computing`` is the time of the function on each rank."""
     if not function:
         return "comes late to the first meeting of a command"
     others = mean([spent for other, spent in enumerate(computing) if other != rank])
@@ -114,7 +122,7 @@ def _why(rank: int, function: str, computing: Sequence[int]) -> str:
 
 
 def own_times(spans: Sequence[Span]) -> Counter[tuple[str, str]]:
-    """Return the nanoseconds of each kind and name, without those of other spans inside."""
+    """Return the nanoseconds spent in spans of each kind and name, without other spans inside them."""
     times: Counter[tuple[str, str]] = Counter()
     for span, around in nested(spans):
         times[span.kind, span.name] += span.end - span.begin
@@ -124,10 +132,11 @@ def own_times(spans: Sequence[Span]) -> Counter[tuple[str, str]]:
 
 
 def who_was_late(tracks: Sequence[Track]) -> tuple[Counter[tuple[int, str]], Counter[str]]:
-    """Return nanoseconds that ranks waited, by who came last and after which function.
+    """Return how long ranks waited at meetings, by the rank that came last and the function it ran before.
 
-    Beside it, in how many commands each function was the last before a meeting. All ranks come to the same
-    meetings of a command, in the same order: its barriers, then its end.
+    The first counter holds nanoseconds of all waiting ranks together. The second holds for each function the
+    number of commands in which a rank came last after it. All ranks come to the same meetings of a command,
+    in the same order: its barriers, then its end.
     """
     lost: Counter[tuple[int, str]] = Counter()
     commands: dict[str, set[int]] = defaultdict(set)
@@ -135,7 +144,7 @@ def who_was_late(tracks: Sequence[Track]) -> tuple[Counter[tuple[int, str]], Cou
     for number, first in of_ranks[0].items():
         each = [met.get(number, []) for met in of_ranks]
         if any(len(met) != len(first) for met in each):
-            continue  # a rank failed, or had no room for it
+            continue  # a rank failed in this command, or has dropped its spans
         for meeting in zip(*each, strict=True):
             last = max(range(len(meeting)), key=lambda rank: meeting[rank][0])
             at, function = meeting[last]
@@ -145,13 +154,13 @@ def who_was_late(tracks: Sequence[Track]) -> tuple[Counter[tuple[int, str]], Cou
 
 
 def arrivals(spans: Sequence[Span]) -> dict[int, list[Arrival]]:
-    """Return when this rank came to the meetings of each command, by its number."""
+    """Return the arrivals of one rank at the meetings of each command, by the command's number."""
     met: dict[int, list[Arrival]] = {}
     command, function = None, ""
     for span, _ in nested(spans):
         if span.kind == COMMAND:
             command, function = span, ""
-            met[span.about] = [(span.end, "")]  # to its end at last
+            met[span.about] = [(span.end, "")]  # the last meeting is the command's end
         elif command is None or span.begin > command.end:
             continue
         elif span.kind == COMPUTING:

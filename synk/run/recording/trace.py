@@ -1,6 +1,6 @@
-"""Write tracks as a file for viewers, in Chrome's Trace Event Format, within what Perfetto's importer takes.
+"""Write tracks to a file in Chrome's Trace Event Format, as far as Perfetto's importer understands it.
 
-Tracks, as `told` -> trace -> replace_file
+Tracks, of `complete_tracks` -> trace -> replace_file
 
 The format: Duca and Sinclair, "Trace Event Format", docs.google.com/document/d/
 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Spans are complete events ("X"), which nest on their thread.
@@ -19,7 +19,7 @@ from synk.run.recording.spans import COLLECTIVE, GATHERING, Span, Track
 
 
 def trace(tracks: Sequence[Track], notes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of the file: a process for each rank, times in microseconds since the start."""
+    """Return the content of the file: a process for each rank, with times in microseconds since the start."""
     origin = min(track.begin for track in tracks)
     return {
         "displayTimeUnit": "ms",  # first: Perfetto looks for it at the beginning of the file only
@@ -29,6 +29,7 @@ def trace(tracks: Sequence[Track], notes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _events(track: Track, origin: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of one rank; times count from ``origin``, in nanoseconds of the clock."""
     # Perfetto knows threads by number alone, so each rank's needs one of its own: its process id.
     place = {"pid": track.pid, "tid": track.pid}
     for name, about in (
@@ -43,6 +44,7 @@ def _events(track: Track, origin: int) -> Iterator[dict[str, Any]]:
 
 
 def _about(span: Span) -> dict[str, Any]:
+    """Return the details of a span for viewers: bytes and array of a collective, rows of a gathering."""
     if span.kind == COLLECTIVE:
         nbytes, dtype, shape = span.about
         return {"bytes": nbytes, "array": f"{dtype} {tuple(shape)}"}
@@ -50,13 +52,15 @@ def _about(span: Span) -> dict[str, Any]:
 
 
 def replace_file(path: str, content: Any) -> None:
-    """Write JSON to a file that is there as a whole, or as it was before.
+    """Replace a file by ``content`` as JSON; if writing fails, the former file stays as it was.
 
-    Checkpoints are brought to disk as well; a trace that a power failure takes is recorded again.
+    Unlike a checkpoint, the file is not flushed to disk: a trace lost in a power failure can be recorded
+    again.
     """
     partial = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.partial")
     try:
-        # Names as they are: Perfetto refuses "\u00e9". New ("x"): where others may write, it may be a link.
+        # No escapes: Perfetto refuses "\u00e9". "x", a new file: in a folder where others may write, an
+        # existing one could be a link.
         with open(partial, "x", encoding="utf-8", errors="replace") as file:
             file.write(json.dumps(content, ensure_ascii=False))
         os.replace(partial, path)

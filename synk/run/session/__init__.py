@@ -1,4 +1,4 @@
-"""The run that is open: the session behind `synk.fork`, and one command at a time for all of its ranks.
+"""The session of the open run, which `synk.fork` makes: it sends commands, one at a time, to all ranks.
 
-How workers are started, watched and replaced is `synk.run.launch`.
+`synk.run.launch` starts, watches and replaces the workers.
 """

@@ -1,8 +1,9 @@
-"""One command at a time: post it to the workers, do rank 0's part, collect the replies.
+"""Run one command at a time: send it to the workers, do rank 0's part, collect the replies.
 
-    turn -> run(steps) -> post, Rank.run, collect -> results by step, then by rank
+    turn -> run(steps) -> command to the workers, Rank.run, replies -> results by step, then by rank
 
-Failures and deaths of workers are raised here, and messages wait here until no command is running.
+Failures and deaths of workers are raised here, and other messages to workers wait here until no command is
+running.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from synk.values.errors import LinkLost, MachineLost, SynkStateError, SynkTimeou
 
 NOTHING = "no command"
 REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
-INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
-BROKEN_SECONDS = 0.5  # for workers to leave a broken run: those that did not answer hardly will now
+INTERRUPT_SECONDS = 1.5  # how long the master waits for replies after an interrupt
+BROKEN_SECONDS = 0.5  # how long `close` waits for workers of a broken run: they are unlikely to answer
 
 
 class Commands:
     """The master's side of all commands of a run.
 
-    ``temporary`` is freed at the end of every turn, however that ends.
+    The staging buffers ``temporary`` are freed at the end of every turn, also after an exception.
     """
 
     _workers: Workers
@@ -41,33 +42,33 @@ class Commands:
     def __init__(self, turns: Turns):
         self._turns = turns
         self.temporary: StagingBuffers | None = None
-        self._posting = False
-        self._growing = False
-        self._hurry = False  # whether a second interrupt came, in the wait for an interrupted command
+        self._posting = False  # whether a message is being sent
+        self._growing = False  # whether a message may be sent in the middle of a command
+        self._hurry = False  # whether a second interrupt came while the master waited after the first
         self._number = 0  # of the last command
-        self._released: deque[Any] = deque()
-        self._broken: BaseException | None = None
+        self._released: deque[Any] = deque()  # messages to be sent when no command is running
+        self._broken: BaseException | None = None  # what has broken the run
         self._deadline = Deadline(NOTHING)
 
     def connect(self, workers: Workers, rank: Rank) -> None:
-        """Command these workers from now on, and do the part of rank 0 by ``rank``: the run is usable."""
+        """Send commands to these workers from now on; ``rank`` does rank 0's part. The run is usable then."""
         self._workers, self._rank = workers, rank
         self._channel = workers.open_channel(self.on_death, self.on_late)
         self._broken = None
 
     def check_usable(self) -> None:
-        """Raise what broke the run, if something did."""
+        """Raise the error that has broken the run, if one has."""
         if self._broken is not None:
-            # Without the frames of those it was raised to before: they hold arrays.
+            # Without the traceback of earlier raises: its frames hold arrays.
             raise self._broken.with_traceback(None)
 
     # --- commands ----------------------------------------------------------------------------------
 
     def turn(self, label: str) -> Turn:
-        """Return a context in which a call is prepared and run, and other threads are kept out.
+        """Return a context in which a call is prepared and run while other threads wait.
 
-        On entering it raises SynkStateError if this thread is inside another call, in a signal handler, say;
-        or what broke the run.
+        Entering it raises SynkStateError if this thread is inside another call (in a signal handler, say),
+        and the error that has broken the run, if one has.
         """
         return self._turns.take(label, self._begin, self._end)
 
@@ -91,7 +92,7 @@ class Commands:
         ----------
         steps : tuple of messages
         start, stop : int
-            The rows that spans with `messages.IN_COMMAND` in them mean.
+            The rows of the calls whose span is `messages.IN_COMMAND` instead of rows of its own.
 
         Returns
         -------
@@ -101,7 +102,7 @@ class Commands:
         Raises
         ------
         RemoteError
-            If ranks raised; with one rank, what it raised itself.
+            If ranks raised. In a run of one rank, its own exception is raised instead.
         WorkerDied
             If a worker died.
         """
@@ -113,10 +114,10 @@ class Commands:
         error: BaseException | None = None
         try:
             self.check_usable()
-            if self._channel.waiting:  # an exception has come, and the replies were not taken in
+            if self._channel.waiting:  # a former command was interrupted before its replies were received
                 self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
                 self.check_usable()
-            rank.peers.begin(command.number)  # before workers may wait for this rank to fail
+            rank.peers.begin(command.number)  # before the workers begin, so that they see if this rank fails
             self._channel.command(command)
             try:
                 mine = rank.run(command)
@@ -125,7 +126,7 @@ class Commands:
             self.check_usable()
             replies = self._channel.collect() if error is None else self._collect(error)
         except BaseException:  # a signal handler may raise between any two lines
-            if self._turns.closed:  # by another thread, which did not wait for the end of this
+            if self._turns.closed:  # another thread closed the run without waiting for this command
                 raise SynkStateError(f"{self._turns.label}: its run was closed meanwhile") from None
             self._come_to_rest(rank)
             raise
@@ -136,15 +137,15 @@ class Commands:
             try:
                 raise_failures(error, replies)
             except LinkLost as lost:
-                lost.__cause__ = None  # whose traceback would be kept, too
+                lost.__cause__ = None  # the error is kept in ``_broken``: its cause would keep frames alive
                 self._break(lost)
                 raise
             finally:
-                error = None  # its traceback refers to this frame: a cycle, which lives on for long
+                error = None  # its traceback refers to this frame: the cycle would keep arrays for long
         return list(zip(mine, *[reply.results for reply in replies], strict=True))
 
     def _collect(self, error: BaseException) -> list[messages.Reply]:
-        """Wait for all replies, but only a moment if a signal handler's exception has ended rank 0's part."""
+        """Wait for all replies after rank 0 raised ``error``; only a moment if a signal handler raised it."""
         if isinstance(error, Exception):
             return self._channel.collect()
         try:
@@ -158,7 +159,7 @@ class Commands:
             raise error from None
 
     def _come_to_rest(self, rank: Rank) -> None:
-        """Take in the replies that are still to come, so that the next command does not find them."""
+        """Receive outstanding replies after an exception, or a next command would take them as its own."""
         if self._broken is not None or not self._channel.waiting:
             return
         rank.peers.fail()
@@ -175,8 +176,8 @@ class Commands:
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send a message to all workers.
 
-        Raises SynkStateError in the middle of a command, whose messages would be mistaken, or of another
-        message.
+        Raises SynkStateError if a command is running, as workers would take the message for a part of it, or
+        if another message is being sent.
         """
         with self._turns.lock:
             self._turns.check_open("shared memory")  # it may have been closed while this thread waited
@@ -190,7 +191,7 @@ class Commands:
             try:
                 self._channel.post(message, descriptor)
             except BaseException:
-                # Not where pickling failed: nothing was sent then.
+                # If pickling failed, nothing was sent, and the run stays usable.
                 if self._channel.torn and self._broken is None:
                     self._break(SynkStateError(f"the run was interrupted while a message was sent; {REMEDY}"))
                 raise
@@ -199,7 +200,7 @@ class Commands:
 
     @contextmanager
     def growth(self) -> Iterator[None]:
-        """Let a message through in the middle of a command: the one that its workers wait for."""
+        """Allow `post` in the middle of a command, for the larger arena that the workers wait for."""
         self._growing = True
         try:
             yield
@@ -207,33 +208,34 @@ class Commands:
             self._growing = False
 
     def release(self, message: Any) -> None:
-        """Post a message when the run is next at rest; safe in finalizers, at any moment."""
+        """Send a message as soon as no command is running; finalizers may call it, at any moment."""
         if not self._turns.is_open():
             return
         self._released.append(message)
         if self._turns.lock.acquire(blocking=False):
             try:
                 if self._turns.label is None and not self._posting:
-                    # What a finalizer raises is lost: the next call raises it.
+                    # Python drops what a finalizer raises; the next call raises it again.
                     with hold_signals(later=True), suppress(WorkerDied, SynkTimeout):
                         self._flush()
             finally:
                 self._turns.lock.release()
 
     def release_later(self, message: Any) -> None:
-        """Post a message with the next one that is released, or at the end of a turn; safe like `release`."""
+        """Send a message with the next released one, or at the end of a turn; finalizers may call it."""
         if self._turns.is_open():
             self._released.append(message)
 
     def _flush(self) -> None:
+        """Send all messages that wait, in one."""
         if self._released and not self._turns.closed and self._broken is None:
-            # Finalizers may add to them meanwhile.
+            # By their number, not until none is left: finalizers may add messages at any moment.
             self.post(messages.Several(tuple([self._released.popleft() for _ in range(len(self._released))])))
 
     # --- the end -----------------------------------------------------------------------------------
 
     def on_death(self, rank: int) -> Any:
-        """Raise WorkerDied; let the other ranks out of whatever they wait for."""
+        """Raise the error for a dead rank, and release the other ranks from their barriers."""
         pid, cause, phase, stderr, lost = self._workers.death(rank)
         label = self._turns.label or NOTHING
         error = WorkerDied(rank, pid, cause, phase, label, stderr)
@@ -243,7 +245,7 @@ class Commands:
         raise error
 
     def on_late(self, late: Sequence[int]) -> None:
-        """Look at the ranks that this one waits for; raise SynkTimeout where that took too long."""
+        """Check on the ranks ``late``, for which rank 0 waits; raise SynkTimeout after the deadline."""
         try:
             self._workers.look(self._deadline, late)
         except SynkTimeout as error:
@@ -251,38 +253,41 @@ class Commands:
             raise
 
     def _break(self, error: BaseException) -> None:
+        """Note that the run is broken by ``error``, unless it is already, and release waiting ranks."""
         if self._broken is None:
             self._broken = error
             self._rank.peers.abandon()
 
     def renewal(self, label: str) -> Turn:
-        """Return a context that closes the channel to the workers first; in it, `connect` takes new ones.
+        """Return a context for a restart.
 
-        On entering it raises SynkStateError if the run was closed, or this thread is inside a call.
+        Entering it closes the channel to the workers; inside, `connect` takes new ones. Entering it raises
+        SynkStateError if the run was closed, or this thread is inside a call.
         """
         return self._turns.take(label, self._give_up, self._flush)
 
     def _give_up(self) -> None:
+        """Part with the present workers; the run is broken until `connect` takes others."""
         self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
-        self._deadline = Deadline(NOTHING)  # new workers start for as long as it takes
+        self._deadline = Deadline(NOTHING)  # starting new workers may take any time
         self._channel.close()
         self._hurry = False
-        self._released.clear()  # what new workers are born with is without it
+        self._released.clear()  # these messages drop things, which new workers do not get at all
 
     @contextmanager
     def ending(self, label: str) -> Iterator[float]:
-        """Refuse everything from now on; yield how many seconds workers have to leave.
+        """Refuse calls and messages from now on; yield how many seconds the workers have to leave.
 
         Raises SynkStateError if this thread is inside a call.
         """
         if self._turns.is_inside():
             raise SynkStateError(f"{label} was called in the middle of {self._turns.label}")
-        # Another thread's call ends first, unless it takes too long: it finds its workers dead then.
+        # A call of another thread may end first; if it takes too long, it finds its workers dead.
         alone = self._turns.lock.acquire(timeout=INTERRUPT_SECONDS)
         try:
             self._turns.closed = True
             seconds = CLOSE_SECONDS if self._broken is None else BROKEN_SECONDS
-            self._broken = None  # its traceback holds frames, and those hold shared memory
+            self._broken = None  # the frames in its traceback would keep shared memory mapped
             self._channel.close()
             yield seconds if alone and not self._hurry else 0.0
         finally:

@@ -1,4 +1,4 @@
-"""Hold the run that is open: the one permitted global.
+"""The run that is open, in the one module global that synk permits itself.
 
 fork -> Turns, Session ... session(verb) -> close
 """
@@ -16,7 +16,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.run.arrays.per_rank import Since, left_since
 from synk.run.device import Devices
-from synk.run.launch.fork_arguments import checked_devices, checked_timeout, completed
+from synk.run.launch.fork_arguments import checked_devices, checked_timeout, with_environment
 from synk.run.launch.fork_source import ForkSource
 from synk.run.on_machines.job import Jobs
 from synk.run.session.session import Session
@@ -28,15 +28,17 @@ from synk.values.errors import SynkStateError
 if TYPE_CHECKING:
     from synk.run.on_machines.joined import JoinedWorld
 
-_turns: Turns | None = None  # of the run; a worker finds them too, and so knows that it is not the master
+_turns: Turns | None = (
+    None  # of the open run; a forked worker inherits them, and they tell that it is no master
+)
 _session: Session | None = None
-_source = ForkSource()  # of all runs, one after the other
-_world: JoinedWorld | None = None  # likewise
-_forking = threading.RLock()  # whoever forks a run
+_source = ForkSource()  # forks the workers of all runs, one after the other
+_world: JoinedWorld | None = None  # the MPI job of all runs, if a launcher has started this script
+_forking = threading.RLock()  # held by the thread that is inside `fork`
 
 
 def session(what: str) -> Session:
-    """Return the run that is open; raise SynkStateError, which says ``what`` was asked, if there is none."""
+    """Return the run that is open; if there is none, raise SynkStateError, which names the call ``what``."""
     if _turns is not None:
         _turns.check_open(what)
     if _session is None:
@@ -58,12 +60,12 @@ def per_rank(variable: Any) -> Since | None:
 
 
 def turn(what: str) -> AbstractContextManager[Any]:
-    """Keep a turn; see `synk.turn`."""
+    """Return the context of `synk.turn`."""
     return hold_signals() if _turns is None else _turns.keep(what)
 
 
 def timeout(seconds: float | None) -> AbstractContextManager[None]:
-    """Give commands so many seconds; see `synk.timeout`."""
+    """Return the context of `synk.timeout`."""
     session("timeout")
     assert _turns is not None
     return _turns.timeout(checked_timeout(seconds))
@@ -71,13 +73,16 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
 
 def fork(*arguments: Any, **options: Any) -> int:
     """Start a run; see `synk.fork`. The arguments are those of `_fork`."""
-    with _alone("fork"):
+    with _no_concurrent_fork("fork"):
         return _fork(*arguments, **options)
 
 
 @contextmanager
-def _alone(what: str) -> Iterator[None]:
-    """Refuse a call while another thread forks; waiting for it would never end in a fork of this process."""
+def _no_concurrent_fork(what: str) -> Iterator[None]:
+    """Raise SynkStateError if another thread is inside `fork`.
+
+    Waiting for it instead would never end in a process forked meanwhile, in which that thread does not exist.
+    """
     if not _forking.acquire(blocking=False):
         raise SynkStateError(f"{what}: another thread is in the middle of synk.fork()")
     try:
@@ -94,20 +99,20 @@ def _fork(
     interface: str | None,
     **options: Any,
 ) -> int:
-    """Start a run, while no other thread does; the options are those of `checked_devices`."""
+    """Start a run; ``options`` are those of `checked_devices`. No other thread is inside."""
     global _turns, _session
     if _turns is not None:
-        _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
+        _turns.check_open("fork")  # raises in a child process of the master
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds = checked_timeout(timeout)
-    n_parallel, hosts, interface = completed(n_parallel, hosts, interface)
+    n_parallel, hosts, interface = with_environment(n_parallel, hosts, interface)
     devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
         _source.check("fork", devices)
     try:
-        with hold_signals():  # so that what an interrupt finds can be closed
-            # PyTensor imports this, and SciPy with it, when it compiles for the first time: here it does so
-            # once, and all ranks share the memory.
+        with hold_signals():  # an interrupt must not find half a run, which could not be closed
+            # PyTensor imports this, and with it SciPy, when it first compiles. Imported before the fork, it
+            # is in memory once for all ranks.
             import_module("pytensor.sparse")
             _source.prepare(devices)
             jobs = _jobs(hosts, n_parallel, devices, interface)
@@ -124,12 +129,13 @@ def _fork(
 
 
 def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str | None) -> Jobs | None:
-    """Return the source of processes on other machines; None where there is only this one.
+    """Return the source of processes on other machines, or None for a run on this machine alone.
 
-    On all machines but the first, of those on which a launcher has started this script, it does not return.
+    If a launcher of MPI has started this script on several machines, it returns on the first one only: the
+    others follow that one until the script ends.
     """
     global _world
-    # Imported here, because most runs have one machine, and need nothing of what others do.
+    # The imports are here because most runs have one machine and need none of this.
     if hosts is None and under_mpi():
         from synk.run.on_machines.joined import joined_world
 
@@ -157,7 +163,7 @@ def close() -> None:
     if turns is None:
         return
     if turns.is_master():
-        with _alone("close"):  # half a run cannot be closed
+        with _no_concurrent_fork("close"):  # half a run cannot be closed
             pass
     if _session is not None:
         _session.close()
@@ -166,16 +172,17 @@ def close() -> None:
 
 
 def dismiss_fork_server() -> None:
-    """End what would fork the workers of later runs on GPUs, and of a restart of this one."""
+    """End the fork server, which forks the workers of later runs on GPUs and of restarts."""
     _source.close()
 
 
-def end_world() -> None:
-    """End what a launcher has started on the other machines beside this script."""
+def end_mpi_job() -> None:
+    """End the processes that a launcher of MPI has started on the other machines with this script."""
     if _world is not None:
         _world.end()
 
 
-atexit.register(end_world)  # the last comes first: leaders of a run that is open do not call for its end
+# Run in reverse order: the run must be closed before the MPI job, or its leaders would not call for the end.
+atexit.register(end_mpi_job)
 atexit.register(dismiss_fork_server)
 atexit.register(close)

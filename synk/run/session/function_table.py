@@ -1,4 +1,4 @@
-"""The master's record of what the ranks have been given to compute, and of what is compiled there.
+"""The master's record of the functions that the ranks have, and of which are compiled there.
 
 GraphFunction.ready -> install: Build, to all ranks
     -> compile, before the first call: a command, with the graphs that rank 0 has rewritten -> forget
@@ -23,15 +23,18 @@ from synk.values import messages
 
 
 class FunctionTable:
-    """The functions and objects of a run, by number; ``run(steps)`` runs a command on all ranks.
+    """The functions and objects that the ranks of a run have, by number: it implements `owner.Functions`.
+
+    ``run(steps)`` runs a command on all ranks.
 
     Attributes
     ----------
     numbers, object_numbers : iterator of int
-        Of functions, and of the objects of `synk.on_ranks`.
+        Give the next function, and the next object of `synk.on_ranks`, its number.
     functions : WeakSet of GraphFunction
+        All functions of the run that the script still holds.
     profile : Profile or None
-        What watches the programs of rank 0, see `profiled`.
+        The profile that measures rank 0's programs inside `profiled`.
     """
 
     def __init__(self, rank: Rank, messenger: Messenger, memory: RunMemory, run: Callable[..., Any]):
@@ -39,7 +42,7 @@ class FunctionTable:
         self.numbers, self.object_numbers = itertools.count(1), itertools.count(1)
         self.functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
         self.profile: Profile | None = None
-        self._compiled: set[tuple[int, bool]] = set()  # by number, and whether in slices
+        self._compiled: set[tuple[int, bool]] = set()  # (number of a function, whether for several slices)
 
     def install(self, message: messages.Build) -> None:
         self._compiled -= {(message.function, False), (message.function, True)}
@@ -48,27 +51,32 @@ class FunctionTable:
 
     def compile(self, programs: Sequence[tuple[int, int]]) -> None:
         missing = [one for one in programs if (one[0], one[1] > 1) not in self._compiled]
-        if missing and self._rank.device.xp is np:  # on GPUs ranks need not agree
+        # On cores only: there ranks must agree on what runs as C. On GPUs each compiles at its first call.
+        if missing and self._rank.device.xp is np:
             self._compile(missing)
 
     def compile_all(self, num_slices: int) -> None:
-        """Give all functions to the ranks, and compile them there, whole and in so many slices."""
-        functions = list(self.functions)  # held, so that no other thread's dropping takes one away
+        """Send all functions to the ranks, and compile them there, for one slice and for ``num_slices``."""
+        functions = list(self.functions)  # held in a list, so that none can be deleted meanwhile
         numbers = tuple(sorted(function.ready() for function in functions))
         self._compile([(number, n) for n in sorted({1, num_slices}) for number in numbers])
 
     def _compile(self, programs: Sequence[tuple[int, int]]) -> None:
+        """Compile functions on all ranks by one command; ``programs`` are as in `owner.Functions.compile`."""
         rewritten = tuple((*program, self._rewritten(*program)) for program in programs)
         self._run((messages.Compile(rewritten),))
         self._compiled.update((function, num_slices > 1) for function, num_slices in programs)
 
     def _rewritten(self, function: int, num_slices: int) -> dict[str, bytes]:
-        """Return the graphs of a function that one rank rewrites for all; on GPUs each does so itself."""
+        """Return the rewritten graphs of a function, by variant: rank 0 rewrites for all ranks.
+
+        On GPUs there are none here: each rank rewrites for itself.
+        """
         together = self._rank.n_ranks > 1 and self._rank.device.xp is np
         return self._rank.program(function).variants.graphs(num_slices) if together else {}
 
     def note_new_workers(self) -> None:
-        """Note that workers have been given all functions as they started, and compiled none."""
+        """Note that workers are new: they were started with all functions, but have compiled none."""
         self._compiled.clear()
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
@@ -91,7 +99,7 @@ class FunctionTable:
 
     @contextmanager
     def profiled(self, profile: Profile) -> Iterator[None]:
-        """Let ``profile`` watch the nodes of what rank 0 runs meanwhile, and its collectives."""
+        """Inside this context, ``profile`` measures the nodes of rank 0's programs, and its collectives."""
         rank = self._rank
         plain = rank.communicator
         rank.communicator = observed = cast(Communicator, ObservedCommunicator(plain, profile.collective))
@@ -100,12 +108,12 @@ class FunctionTable:
             yield
         finally:
             self.profile = None
-            if rank.communicator is observed:  # no restart has come between
+            if rank.communicator is observed:  # else a restart has replaced it
                 rank.communicator = plain
 
     @contextmanager
     def observed(self, steps: Sequence[Any], profile: Profile) -> Iterator[None]:
-        """Let rank 0 run the functions of these steps as programs that ``profile`` watches."""
+        """Inside this context, rank 0 runs the functions of ``steps`` as programs watched by ``profile``."""
         for number in {step.function for step in steps if isinstance(step, messages.Call)}:
             if number not in profile.programs:
                 program = self._rank.program(number)

@@ -1,6 +1,6 @@
-"""``python -m synk run``: run a script whose ``fork()`` means the ranks and machines that are named here.
+"""``python -m synk run``: run a script whose ``fork()`` uses the ranks and machines of this command line.
 
--np, -H -> told -> variables of the environment, which `synk.fork` reads -> the script, as this process
+-np, -H -> environment_variables, which `synk.fork` reads -> the script, which replaces this process
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DESCRIPTION = "Run a script whose synk.fork() has so many ranks, on these machin
 
 
 def main(argv: list[str]) -> int:
-    """Become the script that ``argv`` names."""
+    """Replace this process by the script that ``argv`` names."""
     parser = argparse.ArgumentParser(prog="python -m synk run", description=DESCRIPTION)
     parser.add_argument("-np", "--num-proc", type=int, metavar="N", help="ranks on all machines together")
     parser.add_argument("-H", "--hosts", metavar="HOST:RANKS,...", help="machines, this one first")
@@ -29,17 +29,17 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     hosts = options.hosts if options.hostfile is None else os.path.abspath(options.hostfile)
     try:
-        os.environ.update(told(options.num_proc, hosts, options.interface))
+        os.environ.update(environment_variables(options.num_proc, hosts, options.interface))
     except (ValueError, OSError) as error:
         parser.error(str(error))
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, options.script, *options.arguments])
 
 
-def told(n: int | None, hosts: str | None, interface: str | None) -> dict[str, str]:
-    """Return the variables that tell `synk.fork` of ranks and hosts.
+def environment_variables(n: int | None, hosts: str | None, interface: str | None) -> dict[str, str]:
+    """Return the environment variables by which `synk.fork` learns of ranks, hosts and network.
 
-    Raises ValueError if ``n`` is no number of ranks, or more than the hosts have slots.
+    Raises ValueError if ``n`` is no number of ranks, or greater than the number of slots of the hosts.
     """
     if n is not None and n < 1:
         raise ValueError(f"-np {n} is no number of ranks")
@@ -48,13 +48,16 @@ def told(n: int | None, hosts: str | None, interface: str | None) -> dict[str, s
     if hosts is None:
         return {} if n is None else {RANKS: str(n)}
     found = parse_hosts(hosts)
-    dealt = found if n is None else deal(n, found)
-    names = ",".join(host.name if host.slots is None else f"{host.name}:{host.slots}" for host in dealt)
+    divided = found if n is None else divide_ranks(n, found)
+    names = ",".join(host.name if host.slots is None else f"{host.name}:{host.slots}" for host in divided)
     return {HOSTS: names, **({INTERFACE: interface} if interface else {})}
 
 
-def deal(n: int, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """Deal out so many ranks: over the slots, in the order of hosts, or evenly where no host has slots."""
+def divide_ranks(n: int, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """Return the hosts with ``n`` ranks divided among them; hosts without a rank are left out.
+
+    Their slots are filled in the order of hosts; if no host names its slots, the ranks are divided evenly.
+    """
     if all(host.slots is None for host in hosts):
         sizes = [stop - start for start, stop in split(n, len(hosts))]
     else:

@@ -1,7 +1,7 @@
-"""The processes of a run: this one, which is rank 0, and its workers here and on other machines.
+"""The processes of a run: this one, which is rank 0, and the workers here and on other machines.
 
-fork -> RunProcesses -> launch: workers -> connect: the way of rank 0 to them -> end
-restart                 choose, call -> launch -> connect -> ... end
+fork:    RunProcesses -> launch (starts workers) -> connect (rank 0 with them) -> end
+restart: end -> choose, call -> launch -> connect ... -> end
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from synk.values.errors import SynkStateError
 
 
 class RunProcesses:
-    """The processes of a run, from those that `synk.fork` starts to those after the last `synk.restart`.
+    """Starts, connects and ends the processes of a run, at `synk.fork` and at each `synk.restart`.
 
     Attributes
     ----------
     ranks : RanksByMachine
+        The number of ranks, which a restart may change.
     device : Device
-        Rank 0's.
+        Rank 0's device.
     connection : Connection
-        The way of arrays between ranks, which is the same for all workers that the run ever has.
+        How arrays go from rank to rank; it stays the same after a restart.
     workers : Workers
-        Those there are now.
+        The present workers.
     """
 
     def __init__(self, devices: Devices, source: ForkSource, jobs: Jobs | None):
         self._source, self._jobs = source, jobs
-        self._forked = self._devices = devices  # those of fork, of whose GPUs restarts may use fewer
-        self._job: Job | None = None  # the machines that were called
+        self._forked = self._devices = devices  # those of `fork`, and the present ones, which may be fewer
+        self._job: Job | None = None  # the processes on other machines
         self.workers: Any = None
         self._binding: Binding | None = None
         self.connection = decide(devices, os.environ)
@@ -57,26 +58,26 @@ class RunProcesses:
         self.device = self._devices.make(0)
 
     def resize(self, sizes: tuple[int, ...]) -> None:
-        """Launch so many workers on each machine from now on."""
+        """Set the number of ranks on each machine for the next `launch`."""
         if self._jobs is not None or sizes[0] != self._devices.n_ranks:
             self._devices = self._forked.with_ranks(sizes[0])
         self.ranks.use(sizes)
 
     def launch(self, state: RunState, segments: SegmentTable) -> None:
-        """Start workers from a state, on the machines that were called, and take rank 0's CPUs."""
+        """Start workers that begin with ``state`` on all machines, and bind this process to its CPUs."""
         started, job = (self._source, self._devices, self.connection, state), self._job
         self.workers = launch(*started) if job is None else launch_on_machines(job, *started, segments)
         self._binding = Binding(self._devices, 0)
 
     def connect(self, commands: Commands, arena: Arena) -> tuple[Peers, Communicator]:
-        """Return the workers as rank 0 meets them, and what exchanges arrays with them."""
+        """Return rank 0's barrier with the workers, and the communicator that exchanges arrays with them."""
         peers = self.workers.peers(commands.on_death, commands.on_late)
         return peers, self.connection.communicator(peers, self.device, arena.grow)
 
     def end(self, seconds: float, rank: Rank) -> dict[str, Process]:
-        """End the workers, who have so many seconds to leave; return those that are still there, by name.
+        """End the workers, which have ``seconds`` to leave; return the processes that are left, by name.
 
-        Rank 0 is alone then, and this process where it was before: new workers start there.
+        Rank 0 drops its connections to them, and this process may use again the CPUs from before `launch`.
         """
         left: dict[str, Process] = self.workers.dismiss(seconds)
         rank.end_threads()
@@ -85,27 +86,27 @@ class RunProcesses:
         return left
 
     def leave_cpus(self) -> None:
-        """Let this process run where it could before `launch`."""
+        """Let this process use the CPUs again that it could use before `launch`."""
         if self._binding is not None:
             self._binding.release()
 
     def undo(self) -> None:
-        """End the workers of a run that does not come about."""
+        """End the workers of a run whose start has failed."""
         if self.workers is not None:
             self.workers.dismiss(seconds=0)
         self.leave_cpus()
         self.withdraw()
 
     def withdraw(self) -> None:
-        """Take back what was set in the environment for the workers."""
+        """Remove the environment variables that were set for the workers."""
         self.connection.withdraw(os.environ)
 
     # --- the workers after a restart ---------------------------------------------------------------
 
     def choose(self, n_parallel: Any, hosts: Any) -> int:
-        """Return how many ranks there will be on one machine, from the arguments of `synk.restart`.
+        """Return how many ranks this machine will have, from the arguments of `synk.restart`.
 
-        Raises SynkStateError, TypeError or ValueError if there cannot be as many, or nobody can fork them.
+        Raises SynkStateError, TypeError or ValueError if there cannot be as many, or they cannot be forked.
         """
         n_ranks = checked_ranks(n_parallel, self.ranks.n_ranks, self._forked)
         if self._jobs is None:
@@ -116,14 +117,14 @@ class RunProcesses:
         return n_ranks
 
     def use_hosts(self, hosts: Any) -> None:
-        """Call for these machines the next time."""
+        """Use these machines at the next `call`, if any are given."""
         if self._jobs is not None and hosts is not None:
             self._jobs.use(hosts)
 
     def call(self, n_ranks: int, first: bool) -> tuple[int, ...]:
-        """Return the ranks of each machine: of this one alone, or of those that have answered a call.
+        """Start processes on the other machines, if any, and return the number of ranks of each machine.
 
-        All machines are called the ``first`` time that they are used, and later those that are left.
+        The ``first`` time all machines are used, later those that have not been lost.
         """
         if self._jobs is None:
             return (n_ranks,)
@@ -131,17 +132,20 @@ class RunProcesses:
         return tuple(self._job.sizes)
 
     def give_up(self) -> None:
-        """Let go of the machines that were called."""
+        """End the processes on other machines that `call` has started."""
         if self._job is not None:
             self._job.give_up()
 
     # --- what the script asks of them -------------------------------------------------------------
 
     def placements(self) -> list[PlacedMachine]:
-        """Return all machines with their ranks."""
+        """Return all machines with their ranks, for `synk.topology`."""
         return self.workers.placements(self._devices)
 
     def check_imported(self, modules: Collection[str], also_indirectly: bool) -> None:
-        """Raise SynkStateError if workers have one of these modules as it was before a reload."""
+        """Raise SynkStateError if the script has reloaded one of these modules since the workers imported it.
+
+        With ``also_indirectly``, the modules that they import are checked, too.
+        """
         if self.ranks.n_ranks > 1:
             self._source.imported.check(modules, also_indirectly)

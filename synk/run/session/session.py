@@ -38,21 +38,20 @@ from synk.values.rows import check_num_slices
 
 
 class Session:
-    """One run, of one call at a time; the `Owner` of its Data, functions and collectives.
+    """One run, which makes one call at a time: the `Owner` of its Data, functions and collectives.
 
-    It has these parts, which are made in this order. `restart` ends the processes and starts others, which
-    the other parts go on with; `close` ends the processes, then frees the memory.
+    It has these parts, which are made in this order. `restart` ends the processes and starts others, with
+    which the other parts go on; `close` ends the processes, then frees the memory.
 
     ==============  =========================================================================================
-    turns           who may call: one thread of the process that forked, and nobody inside of another call
-    commands        one at a time, to all ranks, with rank 0's part and the replies; messages between them
-    processes       the workers, here and on other machines, and the place of this process beside them
-    memory          what ranks share: segments, buffers, shared variables
-    rank            rank 0's part of each command: its device, programs, and ways to the other ranks
-    functions       what ranks have been given to compute
-    collectives     those that are calls by themselves
-    recovery        the last commit, and all that workers start from after a restart
-    ==============  =========================================================================================
+    turns           let one thread call at a time, in the process that forked, and not inside another call
+    commands        send commands to all ranks, do rank 0's part, collect replies; send messages between
+    commands processes       the workers, here and on other machines, and the CPUs of this process memory
+    what ranks share: segments, buffers, shared variables rank            does rank 0's part of each command:
+    its device, programs, connections to other ranks functions       the record of the functions that ranks
+    have collectives     run the collectives that the script calls by themselves recovery        keeps the
+    last commit, and the state from which workers start after a restart ==============
+    =========================================================================================
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Session:
             )
             commands.temporary = memory.temporary
             processes.launch(RunState(), memory.segments)
-            device.activate()  # not before: workers that are forked could not use a GPU
+            device.activate()  # only now: workers forked by a process that has used a GPU could not use one
             self._rank = processes.connection.rank(
                 *processes.connect(commands, memory.arena), device, memory.segments, memory.variables
             )
@@ -94,17 +93,17 @@ class Session:
         return self._processes.workers.pids()
 
     def topology(self) -> str:
-        """Return the tree of all machines with their ranks."""
+        """Return the text of `synk.topology`: a tree of all machines with their ranks."""
         return tree(self._processes.placements())
 
     def data(self, *args: Any, **kwargs: Any) -> Data:
-        """Make a `Data`."""
+        """Make `Data`; the arguments are those of `synk.data`."""
         return make_data(self, *args, **kwargs)
 
     def function(
         self, *args: Any, name: str | None = None, check: str | None = None, **kwargs: Any
     ) -> GraphFunction:
-        """Make a function of a graph."""
+        """Make a function of a graph; the arguments are those of `synk.function`."""
         self.check_open("function")
         self._commands.check_usable()
         number = next(self.functions.numbers)
@@ -117,33 +116,33 @@ class Session:
         return made
 
     def sequence(self, items: Sequence[Any], name: str | None = None) -> SequenceFunction:
-        """Make a function of several functions and collectives."""
+        """Join functions and collectives to one function, as `synk.sequence`."""
         self.check_open("sequence")
         return SequenceFunction(self, items, name)
 
     def on_ranks(self, make: Callable[..., Any], arguments: tuple[Any, ...], changes: Any = ()) -> OnRanks:
-        """Make an object on every rank."""
+        """Make an object on every rank, as `synk.on_ranks`."""
         self.check_open("on_ranks")
         return OnRanks(self, next(self.functions.object_numbers), make, arguments, changes)
 
     def per_rank_since(self, variable: Any) -> Since | None:
-        """Return the cause that has made a variable per rank in this run, if it takes part in it."""
+        """Return why a variable is per rank in this run; None if it is not, or the run does not use it."""
         return self.memory.per_rank.of(self.memory.shared.known(variable))
 
     def distribute(self, num_slices: int = 1) -> None:
-        """Give all functions to all ranks and compile them there, at the same time."""
+        """Send all functions to all ranks, and compile them there at the same time."""
         num_slices = check_num_slices(num_slices)
         with self.turn("distribute"):
             self.functions.compile_all(num_slices)
 
     def commit(self, values: Any = None) -> None:
-        """Keep the values of all shared variables, and those that are given, for `restart`."""
-        beside = copy.deepcopy(values)
+        """Keep the values of all shared variables, and the script's own ``values``, for `restart`."""
+        script_values = copy.deepcopy(values)
         with self.turn("commit"), self.memory.shared.held() as identities:
-            self._recovery.keep(identities, self.run((CommitStep(identities),))[0], beside)
+            self._recovery.keep(identities, self.run((CommitStep(identities),))[0], script_values)
 
     def timeline(self, path: Any) -> Timeline:
-        """Record what all ranks do, from now on."""
+        """Start recording what all ranks do, as `synk.timeline`."""
         if self._timeline is not None and self._timeline.is_open:
             raise SynkStateError(f"timeline: {self._timeline.path!r} is being recorded; close it first")
         if self.on_machines:
@@ -158,10 +157,10 @@ class Session:
     # --- other workers -------------------------------------------------------------------------------
 
     def restart(self, n_parallel: int | None = None, hosts: Any = None) -> Any:
-        """Put new workers in the place of the present ones; return what was committed beside.
+        """Replace the workers by new ones; return the script's own values of the last commit.
 
-        They are as many as were, or so many; on several machines, those of the machines that are left, or of
-        others.
+        There are as many ranks as before, or ``n_parallel``; on several machines, they are on the machines
+        that are left, or on ``hosts``.
         """
         processes, memory = self._processes, self.memory
         n_ranks = processes.choose(n_parallel, hosts)
@@ -183,13 +182,13 @@ class Session:
             self._timeline.resume()
         warn_of_survivors(left)
         warn_of(missing)
-        return self._recovery.beside
+        return self._recovery.script_values
 
     def _resize(self, sizes: tuple[int, ...]) -> None:
-        """Go on with so many ranks on each machine; functions stay, since in them any number exchange.
+        """Change the number of ranks on each machine; functions work with any number of ranks, so they stay.
 
-        Raises SynkStateError if ranks have arrays of their own and become more or fewer; machines that were
-        called are given up then.
+        Raises SynkStateError if the total changes but the commit has arrays of which each rank has its own;
+        the processes that were started on other machines are ended then.
         """
         before, n_ranks = self.n_ranks, sum(sizes)
         if n_ranks != before:
@@ -198,12 +197,12 @@ class Session:
             except BaseException:
                 self._processes.give_up()
                 raise
-            self._recovery.deal(n_ranks)
+            self._recovery.redistribute(n_ranks)
         self.memory.leave_storage()
         self._processes.resize(sizes)
         self.memory.shared.adopt_all()
         if before == 1 < n_ranks:
-            # Functions that one rank had alone become those of several, which meet in them.
+            # One rank had programs without collectives; several need the programs in which they meet.
             for function in list(self.functions.functions):
                 function.begin_anew()
                 warn_of_results(function.written)
@@ -237,7 +236,7 @@ class Session:
     # --- the end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the workers and free all that was shared; left by an exception, it can be called again."""
+        """End the workers and free all shared memory; after an exception, it can be called again."""
         if not self._turns.is_master():
             return
         with ExitStack() as last:

@@ -1,4 +1,4 @@
-"""Record all ranks from one command to another, and write down what they did.
+"""Record what all ranks do from one command to another, and write it to a file.
 
 Session.timeline -> Timeline.resume: StartRecording on all ranks ... close: StopRecording -> file, Summary
 """
@@ -14,7 +14,7 @@ from typing import Any
 from synk.run.arrays.owner import Owner
 from synk.run.rank.rank import Rank
 from synk.run.recording.recorder import Recorder, StartRecording, StopRecording
-from synk.run.recording.spans import COMMAND, Track, told
+from synk.run.recording.spans import COMMAND, Track, complete_tracks
 from synk.run.recording.summary import Summary
 from synk.run.recording.trace import replace_file, trace
 from synk.run.session.commands import INTERRUPT_SECONDS, Commands
@@ -26,14 +26,14 @@ from synk.values.script_frames import stacklevel
 
 
 class Timeline:
-    """A record of what all ranks do, made by `synk.timeline`, until `close`.
+    """A recording of what all ranks do, from `synk.timeline` until `close`.
 
     Attributes
     ----------
     path : str
-        The file, from the root: the script may change its folder meanwhile.
+        The absolute path of the file, as the script may change its working folder meanwhile.
     is_open : bool
-        Whether it goes on.
+        Whether it is still recording.
     """
 
     def __init__(self, run: Owner, rank: Rank, commands: Commands, turns: Turns, path: Any):
@@ -42,7 +42,7 @@ class Timeline:
         self._run, self._rank, self._commands, self._turns = run, rank, commands, turns
         self._recorder: Recorder | None = None  # rank 0's
         self._summary: Summary | None = None
-        self._notes: dict[str, str] = {}  # what is missing, and why
+        self._notes: dict[str, str] = {}  # sentences on what the file lacks, and why
 
     def __enter__(self) -> Timeline:
         return self
@@ -51,7 +51,7 @@ class Timeline:
         self.close()
 
     def resume(self) -> None:
-        """Make all ranks record, as they are connected now; does nothing once it is closed."""
+        """Start recording on all ranks, at first or after a restart; once it is closed, this does nothing."""
         if not self.is_open:
             return
         again = self._recorder is not None
@@ -64,9 +64,9 @@ class Timeline:
             self._notes["restart"] = "what workers did before restart() is not in it"
 
     def close(self) -> None:
-        """Stop recording, and write the file. Closed already, or in a fork of the script, it does nothing.
+        """Stop recording, and write the file; do nothing if it is closed, or in a child process.
 
-        Where the run is broken, the file has what rank 0 did, and a `SynkWarning` names the rank that broke
+        If the run is broken, the file has only what rank 0 did, and a `SynkWarning` names the rank that broke
         it.
 
         Raises
@@ -79,25 +79,28 @@ class Timeline:
         self._end(ask=True)
 
     def end_with_run(self) -> None:
-        """Do as `close` before the run ends, but wait neither for another thread's call nor for a rank."""
+        """Close it before the run ends, like `close`, but without long waits for other threads or ranks."""
         if self.is_open:
-            with self._turns.patiently(INTERRUPT_SECONDS) as alone, self._turns.timeout(CLOSE_SECONDS):
+            with self._turns.keep_within(INTERRUPT_SECONDS) as alone, self._turns.timeout(CLOSE_SECONDS):
                 self._end(ask=alone)
 
     def summary(self) -> Summary:
-        """Return the time of each rank in figures, and why ranks wait; SynkStateError before `close`."""
+        """Return each rank's time in figures, and why ranks wait; raise SynkStateError before `close`."""
         if self._summary is None:
             raise SynkStateError("summary: the timeline is still recorded; close() it first")
         return self._summary
 
     def _end(self, ask: bool) -> None:
+        """Stop recording and write the file; with ``ask``, the workers' tracks are in it."""
         if not self.is_open or not self._turns.is_master():
             return
         if self._turns.is_inside():
             raise self._turns.refusal("timeline.close")
         interrupt: BaseException | None = None
         try:
-            self.is_open = False  # in here: an interrupt right after it still leaves a file
+            self.is_open = (
+                False  # inside the try block: after an interrupt here, the file is written all the same
+            )
             if not ask:
                 raise SynkStateError("the run was closed in the middle of a call")
             with self._run.turn("timeline"):
@@ -115,13 +118,15 @@ class Timeline:
             raise interrupt
 
     def _own_track(self) -> Track:
+        """Stop recording on rank 0 alone, and return its track."""
         assert self._recorder is not None
         self._rank.recorder = None
         self._recorder.unwatch()
         return self._recorder.track()
 
     def _write(self, found: Sequence[Track]) -> None:
-        tracks = told(found)
+        """Write the file, and make the summary, from the recorded tracks, rank 0's first."""
+        tracks = complete_tracks(found)
         for track in tracks:
             if track.n_dropped:
                 said = f"the first {track.n_dropped:,} spans of rank {track.rank} are not in it"
@@ -131,8 +136,8 @@ class Timeline:
 
 
 def checked_path(path: Any) -> str:
-    """Return a path from the root; raise TypeError if it is none, OSError if no file can be made there."""
-    absolute = os.path.realpath(os.fsdecode(path))  # what a link leads to is replaced, not the link
+    """Return the absolute path; raise TypeError if it is no path, OSError if no file can be made there."""
+    absolute = os.path.realpath(os.fsdecode(path))  # the target of a link is replaced, not the link itself
     folder = os.path.dirname(absolute)
     if os.path.isdir(absolute):
         raise IsADirectoryError(errno.EISDIR, "timeline: this is a folder; name a file in it", absolute)
@@ -146,5 +151,6 @@ def checked_path(path: Any) -> str:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, up to a semicolon, or the error's type."""
     said = str(error).partition(";")[0].splitlines()
     return said[0] if said else type(error).__name__

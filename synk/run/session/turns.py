@@ -1,7 +1,7 @@
-"""Let one call at a time have the run, by the process that forked.
+"""The lock that lets one call at a time use the run, in the process that forked.
 
-with Turns.take(label) -> other threads wait, calls in the middle of this one are refused
-with Turns.keep(label) -> other threads and signal handlers wait, calls of this thread go on
+with Turns.take(label): one call; other threads wait, and a call inside it, in a signal handler, is refused
+with Turns.keep(label): several calls of this thread; other threads and signal handlers wait
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from synk.transport.commands.deadline import Deadline
 from synk.transport.processes.signals import hold_signals
 from synk.values.errors import SynkStateError
 
-MESSAGE = "a message to the workers"  # where something is made or dropped between calls
+MESSAGE = "a message to the workers"  # the label where something is made or dropped between calls
 
 
 class Turns:
-    """The lock of a run, and the call that has it.
+    """The lock of a run, and the call that holds it.
 
-    Commands have ``timeout`` seconds, or as many as they take, where a thread has not set others.
+    Commands have ``timeout`` seconds, None for any number, unless a thread has set another limit for its own.
     """
 
     def __init__(self, timeout: float | None = None):
-        self.label: str | None = None  # the call of the thread that has the lock
-        self.frame: FrameType | None = None  # of the code that made this call
+        self.label: str | None = None  # the name of the call that holds the lock
+        self.frame: FrameType | None = None  # the frame of the code that made this call
         self.lock = threading.RLock()
-        self.is_owned = self.lock._is_owned  # type: ignore[attr-defined]  # threading.Condition asks so, too
-        self.kept = False  # the thread that has the lock keeps it from call to call
+        self.is_owned = self.lock._is_owned  # type: ignore[attr-defined]  # threading.Condition uses it, too
+        self.kept = False  # whether the thread that holds the lock keeps it between its calls
         self.closed = False
         self.pid = os.getpid()
         self._timeouts = Timeouts(timeout)
@@ -46,7 +46,7 @@ class Turns:
             raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
 
     def refusal(self, what: str) -> SynkStateError:
-        """Return the error of a call where this thread is inside another one."""
+        """Return the error for the call ``what``, which was made while this thread is inside another call."""
         return SynkStateError(
             f"{what} was called in the middle of {self.label}, by a signal handler or finalizer; "
             f"set a flag there, and call {what} when {self.label} has returned"
@@ -55,8 +55,8 @@ class Turns:
     def is_inside(self) -> bool:
         """Return whether this thread is inside a call.
 
-        Where a signal handler has raised while a call was ending, its label may have stayed; the frame that
-        took the turn is not on the stack any more then, so this thread is outside.
+        The label alone does not tell: if a signal handler raised while a call was ending, it may still be
+        set. So the stack is searched for the frame that made the call.
         """
         if self.label is None or not self.is_owned():
             return False
@@ -79,7 +79,7 @@ class Turns:
 
     @contextmanager
     def timeout(self, seconds: float | None) -> Iterator[None]:
-        """Give commands of this thread so many seconds meanwhile."""
+        """Limit commands of this thread to ``seconds`` inside this context."""
         before = self._timeouts.seconds
         self._timeouts.seconds = seconds
         try:
@@ -88,25 +88,25 @@ class Turns:
             self._timeouts.seconds = before
 
     def deadline(self) -> Deadline:
-        """Return the deadline of what begins now: the call that has the run, or a message between calls."""
+        """Return the deadline of the call, or of the message between calls, that begins now."""
         return Deadline(self.label or MESSAGE, self._timeouts.seconds)
 
     # --- turns -------------------------------------------------------------------------------------
 
     def take(self, label: str, begin: Callable[[], None], end: Callable[[], None]) -> Turn:
-        """Return a context in which other threads are kept out; it may be entered again and again.
+        """Return a context for one call, in which other threads wait; it may be entered again and again.
 
-        ``begin`` and ``end`` are called when nobody else can, first of all and last of all; ``begin`` may
-        refuse. On entering it raises SynkStateError if this thread is inside another call: in a signal
-        handler, say.
+        ``begin`` is called after the lock is taken, and may raise to refuse the call; ``end`` is called
+        before the lock is released. Entering the context raises SynkStateError if this thread is inside
+        another call (in a signal handler, say).
         """
         return Turn(self, label, begin, end)
 
     @contextmanager
     def keep(self, label: str) -> Iterator[None]:
-        """Keep other threads and handlers of signals out of the body, in which this thread may call.
+        """Hold the lock inside this context, for several calls of this thread; signal handlers wait, too.
 
-        On entering it raises SynkStateError, as `take`.
+        Entering it raises SynkStateError, as `take`.
         """
         self.check_open(label)
         if self.is_inside():
@@ -120,8 +120,8 @@ class Turns:
                 self.kept = before
 
     @contextmanager
-    def patiently(self, seconds: float) -> Iterator[bool]:
-        """Keep other threads out of the body if they leave in so many seconds; yield whether they did."""
+    def keep_within(self, seconds: float) -> Iterator[bool]:
+        """Hold the lock inside this context, if it becomes free within ``seconds``; yield whether it did."""
         alone = self.lock.acquire(timeout=seconds)
         before = self.kept
         try:
@@ -134,16 +134,16 @@ class Turns:
 
 
 class Timeouts(threading.local):
-    """Seconds that a command has, which each thread may set for its own commands."""
+    """The time limit of commands in seconds, of which each thread has its own."""
 
     def __init__(self, seconds: float | None):
         self.seconds = seconds
 
 
 class Turn:
-    """A context in which one call has the run to itself.
+    """The context that `Turns.take` returns.
 
-    It can be entered again and again. A class, since a generator's context can be entered once only.
+    It is a class because it is entered once for each call, and a context made by a generator only once.
     """
 
     __slots__ = ("_begin", "_end", "_label", "_turns")
@@ -159,7 +159,8 @@ class Turn:
         turns.check_open(label)
         if turns.is_inside():
             raise turns.refusal(label)
-        if turns.kept or not turns.is_owned():  # it is owned where an exception came before the release
+        # If the lock is owned but not kept, a signal handler raised before a former call released it.
+        if turns.kept or not turns.is_owned():
             turns.lock.acquire()
         try:
             if turns.closed:  # while this thread waited

@@ -9,7 +9,7 @@ import synk
 from synk.gpu.device import cupy_library
 from synk.gpu.device.probe import Gpu, Survey
 from synk.run.device import CpuDevice, CudaDevice, choose_devices
-from synk.run.launch.fork_arguments import checked_devices, checked_ranks, completed
+from synk.run.launch.fork_arguments import checked_devices, checked_ranks, with_environment
 from synk.transport.machines.topology import Cpu, Topology
 
 H200 = (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))
@@ -190,7 +190,7 @@ def test_numbers_of_ranks_and_threads_may_be_numpys(machine, number, monkeypatch
         devices.n_ranks,
         devices.threads,
         checked_ranks(number, 3, devices),
-        *completed(number, None, None),
+        *with_environment(number, None, None),
     )
     assert found == (2, 2, 2, 2, None, None)
     assert {type(one) for one in found[:4]} == {int}

@@ -332,7 +332,7 @@ def test_what_is_given_to_many_calls_is_kept_once(module_ranks):
     add = synk.on_ranks(lambda rank: lambda array, other: float((array + other).sum()))
     for _ in range(3):
         assert add(data, data) == [4] * module_ranks
-    assert add._kept == [data]
+    assert add._referenced == [data]
 
 
 def test_an_object_whose_code_was_changed_since_is_refused(module_ranks):

@@ -170,7 +170,7 @@ def test_a_variable_that_is_gone_is_not_kept_nor_taken_for_none(module_ranks):
     gc.collect()
     assert len(current._session.memory.segments.mapped()) < segments
     kept = [last.command for last in current._session.collectives._last.values()]
-    assert not any(command.lasts for command in kept if command.variables)
+    assert not any(command.is_reusable for command in kept if command.variables)
     for verb in (synk.all_reduce, synk.check_finite):
         with pytest.raises(TypeError, match="expected shared variables"):
             verb(None)

@@ -7,7 +7,7 @@ import pytest
 from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import Shards
 from synk.run.recording import recorder as module
-from synk.run.recording.recorder import NotedRows, Recorder
+from synk.run.recording.recorder import RecordedRows, Recorder
 from synk.run.recording.spans import GATHERING
 from synk.values.rows import SelectedRows
 
@@ -98,7 +98,7 @@ def test_rows_that_are_listed_are_gathered_and_rows_in_place_are_not(recorder):
 
 def test_noted_rows_are_rows_like_any_other():
     notes = []
-    rows = NotedRows.of(RowInput(ARRAY, SelectedRows(0, 3, LISTED)), notes.append)
+    rows = RecordedRows.of(RowInput(ARRAY, SelectedRows(0, 3, LISTED)), notes.append)
     assert (rows.array is ARRAY, rows.rows.indices is LISTED, rows.room) == (True, True, None)
     plain = RowInput(ARRAY, SelectedRows(0, 3))
-    assert NotedRows.of(plain, notes.append) is plain
+    assert RecordedRows.of(plain, notes.append) is plain

@@ -1,6 +1,14 @@
 import pytest
 
-from synk.run.recording.spans import COLLECTIVE, COMMAND, COMPUTING, GATHERING, WAITING, Track, told
+from synk.run.recording.spans import (
+    COLLECTIVE,
+    COMMAND,
+    COMPUTING,
+    GATHERING,
+    WAITING,
+    Track,
+    complete_tracks,
+)
 from synk.run.recording.summary import Summary, own_times
 
 MS = 1_000_000
@@ -26,7 +34,7 @@ def tracks_of(computing, n_steps=10, script=0, late=(0, 0, 0)):
     length = (
         max(computing) + max(late) + 1 * MS + script + 1
     )  # rank 0 looks at the clock before and after its part
-    return told(
+    return complete_tracks(
         [
             Track(rank, 100 + rank, 0, n_steps * length, spans)
             for rank, mine in enumerate(computing)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from support.cases.trace_events import check, read_trace
-from synk.run.recording.spans import COLLECTIVE, COMMAND, COMPUTING, GATHERING, Track, told
+from synk.run.recording.spans import COLLECTIVE, COMMAND, COMPUTING, GATHERING, Track, complete_tracks
 from synk.run.recording.trace import replace_file, trace
 
 SPANS = [
@@ -14,7 +14,7 @@ SPANS = [
     (COLLECTIVE, "all_reduce sum", 1_021_000, 1_022_000, (3200, np.dtype("float32"), (20, 40))),
     (COMMAND, "train", 1_011_000, 1_025_003, 7),
 ]
-TRACKS = told(
+TRACKS = complete_tracks(
     [
         Track(0, 10, 1_000_000, 1_100_000, [*SPANS, (COMMAND, "", 1_010_000, 1_040_000, None)]),
         Track(1, 11, 1_000_500, 1_100_000, [*SPANS[:3], (COMMAND, "", 1_011_000, 1_025_003, 7)]),

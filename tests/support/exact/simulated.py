@@ -18,7 +18,7 @@ from synk.compile.tables import array_funcify
 from synk.exact.definition import Definition
 from synk.exact.results import exact_definition
 from synk.exact.run_values import first_row, leads, n_rows, ranks, total_rows
-from synk.run.rank.compiled_calls import Absent
+from synk.run.rank.compiled_calls import RowlessCommunicator
 from synk.values.messages import Results
 from synk.values.reduction import UFUNCS, Output, combine
 from synk.values.rows import split
@@ -142,7 +142,11 @@ class Simulated:
             lead = rank == 0 if not (n_scattered and total) else start == 0 and stop > start
             communicator: Any = ThreadCommunicator(rank, together)
             if total and start == stop:  # a row stands in, and adds nothing
-                start, stop, communicator = max(start, 1) - 1, max(start, 1), Absent(communicator)
+                start, stop, communicator = (
+                    max(start, 1) - 1,
+                    max(start, 1),
+                    RowlessCommunicator(communicator),
+                )
             given = {variable: value[start:stop] for variable, value in zip(self._rows, values, strict=False)}
             given.update(zip(exact.bcast_inputs, values[n_scattered:], strict=True))
             numbers = {n_rows: stop - start, total_rows: total, first_row: start}
