@@ -6,7 +6,7 @@
     f = synk.function([x], (x @ y).mean(0), bcast_inputs=[y])
     mean = f(x_values, y_values)                  # rows of x scattered, results averaged
 
-Each function here is one thin line over the run that is open, `synk.run.session.current`.
+The functions here pass their arguments on to the run that is open, which `synk.run.session.current` holds.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _Returned = TypeVar("_Returned")
 
 
 def _verb(kind: Callable[_Arguments, Collective[_Returned]]) -> Callable[_Arguments, _Returned]:
-    """Return the function that runs a collective, with its name, signature and docstring."""
+    """Return the public function of a collective, with the name, signature and docstring of its class."""
     collective: Any = kind
     what = collective.name
 
@@ -151,27 +151,29 @@ def fork(
         Seconds that every command may take before `SynkTimeout` is raised; by default there is no limit.
         `timeout` sets another limit for some commands.
     hosts : str, path or sequence of str, optional
-        Machines, of which this is the first: ``"h1,h2"`` or ``["h1:2", "h2:4"]`` with the ranks of each; a
-        hostfile, which is known by a slash in its path; ``"auto"`` for those of the batch system. ``mpirun``
-        starts a process on each, and ``n_parallel`` is the number of ranks on each machine. They need
-        ``pip install 'synk-pytensor[mpi]'``, and ssh without a password.
+        The machines to run on, this one first: ``"h1,h2"``, or ``["h1:2", "h2:4"]`` with numbers of ranks;
+        the path of a hostfile, with a slash in it; or ``"auto"`` for the machines of the batch system.
+        ``mpirun`` starts a process on each machine, and ``n_parallel`` is the number of ranks on each. All
+        machines need ``pip install 'synk-pytensor[mpi]'``, and ssh without a password.
     interface : str, optional
-        The network between the machines, where they have several: ``"eth0"`` or ``"10.0.0.0/24"``.
+        The network by which the machines reach each other, if they have several: ``"eth0"`` or
+        ``"10.0.0.0/24"``.
     bind : {"none", "core", "numa"}
-        The CPUs that each rank is bound to, this process included until `close`: cores of its own, or those
-        of a NUMA node; `topology` shows them. Ranks that are more than the cores share them, with a
-        `SynkWarning`.
+        Bind each rank, and this process until `close`, to cores of its own ("core") or to the cores of a NUMA
+        node ("numa"); `topology` shows them. If there are more ranks than cores, "core" lets ranks share
+        cores, with a `SynkWarning`.
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
-        0.9. This and the following two are errors on cores.
+        0.9. A run on cores refuses this option and the next two.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         The precision in which GPUs multiply float32 matrices: "tf32" is faster and keeps 10 bits of each
-        factor. With "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays between products
-        are kept in 16 bits too; shared variables, updates and results stay float32. By default "float32",
-        unless ``CUPY_TF32`` says otherwise.
+        factor's fraction. With "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays
+        between products are kept in 16 bits too; shared variables, updates and results stay float32. By
+        default "float32", unless ``CUPY_TF32`` says otherwise.
     cuda_graphs : bool
-        Whether GPUs record the launches of a function, once it has been called a few times with the same
-        shapes, and launch all of them together from then on. A warning says where that is impossible.
+        Whether GPUs record the kernel launches of a function, once it has been called a few times with the
+        same shapes, and repeat them as one CUDA graph from then on. A warning says for which functions it is
+        impossible.
 
     Returns
     -------
@@ -202,10 +204,10 @@ def fork(
 
 
 def close() -> None:
-    """End the run: stop the workers and free all shared memory. Also called at exit.
+    """End the run: stop the workers and free all shared memory. Also called when the script exits.
 
-    Functions and Data of the run raise `SynkStateError` from then on; `fork` starts a new one.
-    Without a run it does nothing.
+    Functions and Data of the run raise `SynkStateError` from then on; `fork` starts a new run. If no run is
+    open, it does nothing.
     """
     _current.close()
 
@@ -262,10 +264,11 @@ def turn(what: str) -> AbstractContextManager[None]:
 def timeline(path: str | _PathLike[str]) -> _Timeline:
     """Record what all ranks do, and write a trace when the ``with`` block ends, or at ``close()``.
 
-    The file is in Chrome's Trace Event Format, for https://ui.perfetto.dev and chrome://tracing. Each rank
-    has its commands, what it computes by function, collectives with operation and bytes, the gathering of
-    listed rows, and waiting; of each rank the latest 50,000 spans. Closing the run closes its timeline;
-    `restart` goes on with it, without what the workers before have recorded.
+    The file is in Chrome's Trace Event Format, for https://ui.perfetto.dev and chrome://tracing. It shows for
+    each rank its commands, the time in each function, collectives with operation and bytes, the gathering of
+    rows selected by an index list, and waiting, as far as these are among the rank's latest 50,000 spans of
+    time. Closing the run closes its timeline. `restart` continues it, without what the former workers had
+    recorded.
 
     Parameters
     ----------
@@ -275,8 +278,8 @@ def timeline(path: str | _PathLike[str]) -> _Timeline:
     Returns
     -------
     Timeline
-        A context; ``close()`` ends it as well. Afterwards ``summary()`` returns seconds by rank, the slowest
-        rank, and why the others wait for it: ``print`` it.
+        A context manager; ``close()`` ends the recording, too. Afterwards ``summary()`` returns the seconds
+        of each rank, the slowest rank, and why the others wait for it: ``print`` it.
 
     Raises
     ------
@@ -297,14 +300,15 @@ def timeline(path: str | _PathLike[str]) -> _Timeline:
 
 
 def commit(values: Any = None) -> None:
-    """Keep the present values of all shared variables on all ranks, for `restart` to go back to.
+    """Keep the present values of all shared variables on all ranks, so that `restart` can go back to them.
 
-    They are kept in this process's memory, once if the ranks have the same; they replace the last commit.
+    They are kept in this process's memory, only once if they are equal on all ranks, and replace those of the
+    last commit.
 
     Parameters
     ----------
     values : any, optional
-        What the script itself goes on from, such as the number of the epoch: `restart` returns a copy.
+        Values of the script itself, such as the number of the epoch, of which `restart` returns a copy.
     """
     _current.session("commit").commit(values)
 
@@ -321,11 +325,12 @@ def restart(
     Parameters
     ----------
     n_parallel : int, optional
-        Go on with so many ranks, fewer or more; by default as many as before, and on GPUs never more than
-        `fork` made. Each gets what all had alike, its part of rows that were scattered, and of random states
-        a stream of its own, made from that of rank 0.
+        The number of ranks from now on, fewer or more; by default as many as before, and on GPUs never more
+        than `fork` made. If it changes, each rank gets the values that were equal on all ranks, its part of
+        rows that were scattered, and for random states a stream of its own, made from rank 0's.
     hosts : str, path or sequence of str, optional
-        Of a run on several machines, those to go on with, as of `fork`; by default those that still answer.
+        For a run on several machines, those to go on with, given as for `fork`; by default those that still
+        answer.
 
     Returns
     -------
@@ -335,11 +340,11 @@ def restart(
     Raises
     ------
     SynkStateError
-        If no run is open, or if it is called within another call. If there are to be more or fewer ranks, and
-        the commit has arrays, other than rows, of which each rank had its own. On GPUs also if the fork
-        server has died. Nothing is changed then.
+        If no run is open, or if it is called within another call. If the number of ranks changes, but the
+        commit has arrays that differ between ranks and are not parts of scattered rows. On GPUs also if the
+        fork server, the process that forks workers, has died. Nothing is changed then.
     TypeError, ValueError
-        `n_parallel` is no integer, less than 1, or on GPUs more than `fork` made.
+        If `n_parallel` is no integer, less than 1, or on GPUs more than `fork` made.
     OSError
         If the system refuses a process; the run stays broken then.
 
@@ -361,7 +366,7 @@ def is_open() -> bool:
 
 
 def n_ranks() -> int:
-    """Return the number of ranks, this process included, as `fork` did."""
+    """Return the number of ranks of the run, this process included."""
     return _current.session("n_ranks").n_ranks
 
 
@@ -371,10 +376,10 @@ def pids() -> tuple[int, ...]:
 
 
 def topology(file: TextIO | None = None) -> None:
-    """Print where the ranks of the run are: a tree of sockets, NUMA nodes with cores and GPUs, and ranks.
+    """Print the CPUs and GPUs of ranks, as a tree of sockets, NUMA nodes with cores and GPUs, and ranks.
 
-    A rank stands under the smallest of these that has all CPUs on which it may run, and has them and its GPU
-    beside it.
+    A rank stands under the smallest part of the machine that has all CPUs on which it may run; its line names
+    these CPUs and its GPU.
 
     Parameters
     ----------
@@ -476,16 +481,17 @@ def function(
     inputs : list of variable
         Scattered: the rows (axis 0) are split over the ranks.
     outputs : variable, (variable, operation), or list of those, optional
-        The results. Without an operation each is the value that one process computes from all rows. With
+        The results. Without an operation, each is the value that one process computes from all rows. With
         one of "avg", "sum", "prod", "min", "max", "gather" and None, each rank computes it from its own rows,
-        and slices and ranks are combined so; averages weight them by their rows, and None is rank 0's last
-        slice. A `SynkWarning` names an operation that is known to give another value than one process's. A
-        prefix "c_" is accepted and ignored.
+        and the operation combines the values of slices and ranks; "avg" weights them by their rows, and None
+        is the value of rank 0's last slice. A `SynkWarning` names an operation that is known to give another
+        value than one process. A prefix "c_" is accepted and ignored.
     bcast_inputs : list of variable, optional
-        Given whole to every rank.
+        Broadcast: every rank gets all of them.
     updates : list of (shared variable, new value) or (..., operation), or dict, optional
-        Applied once per call. Without an operation the new value is that of one process, on every rank. With
-        one, each rank computes it from its own rows, and its slices accumulate so.
+        Applied once per call. Without an operation, every rank gets the new value that one process computes.
+        With one, each rank computes it from its own rows, and the operation combines the values of its
+        slices.
     givens : list of (variable, replacement) or dict, optional
         Substitutions, which are made first.
     sliceable_shareds : list of shared variable, optional
@@ -493,14 +499,16 @@ def function(
     name : str, optional
         The function's name in error messages.
     mode : pytensor Mode, or its name, optional
-        By default the device's own. "debug" checks every node of that. Modes of PyTensor compute on the host;
-        they must run one Op at a time, as "FAST_COMPILE" does. Those that compile the graph as a whole, as
-        "C", "NUMBA" and with it "FAST_RUN" do, are refused, since ranks cannot meet in them.
+        By default the mode of the device. "debug" is that mode with a check of every node. Modes of PyTensor
+        compute on the host, and must run one Op at a time, as "FAST_COMPILE" does. Modes that compile the
+        graph as a whole ("C", "NUMBA", and with it "FAST_RUN") are refused, since ranks cannot exchange
+        values in the middle of it.
     on_unused_input : {"raise", "ignore"}
     check : {"first"}, optional
-        Compare the first call with one process: this one computes the graph as it was written, from all rows
-        that the call selects. `SynkError` names outputs, and updates without an operation, that differ by
-        more than rounding. Not for graphs that draw random numbers, nor for sliceable variables.
+        Compare the first call with one process: this process also computes the graph as it was written, from
+        all rows that the call selects. A `SynkError` names outputs, and updates without an operation, that
+        differ by more than rounding. Not available for graphs that draw random numbers, nor for sliceable
+        variables.
 
     Returns
     -------
@@ -544,40 +552,42 @@ def sequence(*items: Any, name: str | None = None) -> Function:
 
 
 def on_ranks(make: Callable[..., Any], *arguments: Any, changes: Any = ()) -> OnRanks:
-    """Make an object of Python on every rank, and return what calls all of them.
+    """Make a Python object on every rank, and return a handle that calls the objects of all ranks.
 
-    For work that is no graph, and goes on between commands: samplers, readers, servers. Let an object start
-    what takes long in a thread, and return: the next call asks it again, and notices if a rank has died.
+    It is for work that is no graph, and that goes on between commands: samplers, readers, servers. An object
+    should start long work in a thread and return: the next call can ask for the progress, and notices if a
+    rank has died.
 
     Parameters
     ----------
     make : callable
         Called as ``make(rank, *arguments)`` on every rank; returns a callable, which stays there for as long
-        as what this returns. What the script defines travels by value, with the globals that it reads; what
-        a module defines, by its name.
+        as the handle exists. Functions and classes that the script defines are sent by value, with the
+        globals that they read; those of a module, by their names.
     *arguments
-        What pickle can send. Functions of `synk.function` arrive as functions of the rank alone: called with
-        all inputs whole, they return a list of all outputs. ``function.bound(*inputs)`` is the same call on
-        the same arrays, again and again, whatever they hold; it takes less time. `Data` arrive as arrays in
-        shared memory, shared variables as those of the rank, with ``get_value(borrow=False)`` and
-        ``set_value(value)``. Code that reads one of these in another way, as a global, is refused: rank 0
-        would have the script's own there.
+        Anything that can be pickled. Functions of `synk.function` arrive as functions of the rank alone:
+        called with all inputs whole, they return a list of all outputs. ``function.bound(*inputs)`` returns a
+        function without arguments that makes this call on the same arrays, with their present contents; it
+        takes less time. `Data` arrive as arrays in shared memory, shared variables as those of the rank, with
+        ``get_value(borrow=False)`` and ``set_value(value)``. Code that reads one of these in another way, as
+        a global, say, is refused: on rank 0 it would get the script's own object.
     changes : list of shared variable, optional
-        Those that the objects set, or write to; others they may only read. After `on_ranks` and after each
-        call these are per rank, and so is what functions among the arguments update, which need not be
-        listed: a function that takes them as equal is refused until `all_reduce` or `broadcast` makes them
-        so.
+        The variables that the objects set or write to; others they may only read. After `on_ranks`, and after
+        each call, these are per rank, and so are variables that functions among the arguments update, which
+        need not be listed. A function that needs them equal on all ranks is refused until `all_reduce` or
+        `broadcast` has made them equal.
 
     Returns
     -------
     OnRanks
-        A call passes its arguments to the object of each rank, and returns a list with what each returned.
+        The handle: a call passes its arguments to the object of each rank, and returns the list of their
+        results.
 
     Raises
     ------
     TypeError
-        If something cannot be pickled; or if code reads a function of `synk.function`, `Data` or a shared
-        variable that is no argument.
+        If an argument, or code, cannot be pickled; or if code reads a function of `synk.function`, `Data` or
+        a shared variable that is no argument.
     RemoteError
         If ``make`` raised.
 
@@ -649,11 +659,11 @@ def per_rank(variable: Any) -> _Since | None:
     Returns
     -------
     (what, kind) or None
-        None if the ranks have equal values, and for random states, of which each rank has its own always.
+        None if the ranks have equal values, and for random states, which always differ between ranks.
         ``what`` names the cause, such as ``"synk.scatter"``. ``kind`` is ``"rows"`` if each rank has its part
-        of the rows of one array, in rank order; ``"first"`` if rank 0's value was changed alone; ``"left"``
-        if the run is closed, and the value is what rank 0 had; else ``"own"``. On one rank, it is what would
-        be so on several.
+        of the rows of one array, in rank order; ``"first"`` if only rank 0's value was changed; ``"left"`` if
+        they differed in a run that is closed, of which rank 0's value is left; else ``"own"``. In a run of
+        one rank, it is what it would be on several.
 
     Examples
     --------
