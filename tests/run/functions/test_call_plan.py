@@ -53,14 +53,14 @@ def test_a_plan_touches_no_memory_and_has_the_inputs_of_one_process():
 
 def test_arrays_have_to_be_looked_at_by_the_next_call():
     planned = plan()
-    assert planned.lasting(step(planned)[0]) is None  # of other arrays other rows are staged
+    assert planned.reuse(step(planned)[0]) is None  # of other arrays other rows are staged
 
 
 def test_a_call_without_scattered_inputs_lasts_while_its_arrays_fit():
     planned = plan(define("constant", [], (SCALE * 2, None), [SCALE]), [3.0])
     made, _ = step(planned)
     assert made.batch is None
-    [known] = planned.lasting(made).inputs
+    [known] = planned.reuse(made).inputs
     assert (known.position, known.data, known.ref) == (0, None, made.inputs[0])
 
 
