@@ -1,4 +1,4 @@
-"""Give undeclared results the numbers of one process: let ranks meet inside a graph where its rows do."""
+"""Give results without an operation the numbers of one process, by collectives inside the graph if needed."""
 
 from synk.exact import loops as loops  # these register rules
 from synk.exact.collectives import row_positions as row_positions

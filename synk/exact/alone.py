@@ -1,6 +1,6 @@
-"""Leave out the collectives of a run of one rank, which has nobody to meet.
+"""Remove the collectives from graphs for a run of one rank, where each returns its input.
 
-Definition -> without_collectives -> Definition, that computes the same on one rank
+Definition -> without_collectives -> a Definition that computes the same on one rank
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from synk.exact.definition import Definition
 
 
 def without_collectives(definition: Definition) -> Definition:
-    """Return a definition for one rank: each collective returns there what it is given.
+    """Return the definition for a run of one rank, with every collective replaced by its input.
 
-    They would copy gradients, and keep programs from being recorded, for nothing.
+    On one rank a collective changes nothing, but it would copy gradients and keep a program from being
+    recorded in a CUDA graph.
     """
     results = [*definition.outputs, *(update.value for update in definition.updates)]
-    while given := _given_to_collectives(results):  # of several, one after another, the last first
+    while given := _given_to_collectives(results):  # one pass for each collective in a chain of them
         results = substitute(results, given)
     n_outputs = len(definition.outputs)
     pairs = zip(definition.updates, results[n_outputs:], strict=True)
@@ -38,5 +39,5 @@ def _given_to_collectives(results: Sequence[Variable]) -> dict[Variable, Variabl
         output: value
         for node in topological(results)
         if isinstance(node.op, CollectiveOp)
-        for output, value in zip(node.outputs, node.inputs, strict=False)  # then lengths, ranks
+        for output, value in zip(node.outputs, node.inputs, strict=False)  # the rest: lengths and `ranks`
     }

@@ -1,7 +1,7 @@
-"""Join by NumPy, and in its dtypes, what `check="first"` computes in one process.
+"""Replace the Ops that join integers, for `check="first"`, by Ops that join them in NumPy's dtypes.
 
-PyTensor's own implementations write into an array of the dtype that is declared: the running sum of int8,
-which is one of 64 bits, wraps there.
+A running sum of int8 is computed in 64 bits. PyTensor's own implementations of Ops such as Join would copy it
+to an array of the declared dtype, int8, where large numbers wrap around.
 
     results, as written -> by_numpy -> the same graph, in which NumPy joins integers
 """
@@ -24,7 +24,7 @@ from synk.compile.programs.graphs.serialize import topological
 
 
 def joined(op: Join, *inputs: Any) -> Any:
-    """Return arrays joined along the axis, which PyTensor 3.0 has as the first input."""
+    """Return arrays joined along an axis, which PyTensor 3.0 has as the first input, later ones in the Op."""
     axis, arrays = take_axis(op, inputs, 0)
     return np.concatenate(arrays, axis)
 
@@ -38,7 +38,7 @@ def on_diagonal(op: AllocDiag, values: Any) -> Any:
 
 
 def blocks(op: BlockDiagonal, *matrices: Any) -> Any:
-    """Return zeros with the matrices one after the other on the diagonal, for each of a batch."""
+    """Return the block-diagonal matrix of ``matrices``, or one for each entry of their batch axes."""
     batch = np.broadcast_shapes(*(matrix.shape[:-2] for matrix in matrices))
     length, width = np.sum([matrix.shape[-2:] for matrix in matrices], axis=0)
     result = np.zeros((*batch, length, width), np.result_type(*matrices))
@@ -59,7 +59,7 @@ NUMPYS: dict[type[Op], Callable[..., Any]] = {
 
 
 class ByNumPy(Op):
-    """Another Op's result as NumPy computes it, in whatever dtype."""
+    """An Op that computes another Op's result by NumPy, in the dtype that NumPy gives it."""
 
     __props__ = ("op",)
 
@@ -67,23 +67,23 @@ class ByNumPy(Op):
         self.op = op
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Return a node that declares what the Op declares."""
+        """Return a node with the inputs and output types of the other Op's node."""
         declared = self.op.make_node(*inputs)
         return Apply(self, declared.inputs, [output.type() for output in declared.outputs])
 
     def perform(self, node: Apply, inputs: Any, outputs: Any) -> None:
-        """Compute by NumPy."""
+        """Compute the result by the function in `NUMPYS` for the other Op."""
         op = _core(self.op)
         outputs[0][0] = NUMPYS[type(op)](op, *inputs)
 
 
 def _core(op: Op) -> Op:
-    """Return the Op for two axes, where another repeats it over a batch, as in ``block_diag``."""
+    """Return the Op inside a `Blockwise` of `BlockDiagonal`, as ``block_diag`` makes; any other Op itself."""
     return op.core_op if isinstance(op, Blockwise) and isinstance(op.core_op, BlockDiagonal) else op
 
 
 def by_numpy(results: Sequence[Variable]) -> list[Variable]:
-    """Return ``results``, which are left as they are, of a graph whose integers NumPy joins."""
+    """Return copies of ``results`` in whose graph NumPy joins the integers."""
     new: dict[Variable, Variable] = {}
     for node in topological(results):
         inputs = [new.get(variable, variable) for variable in node.inputs]

@@ -28,16 +28,16 @@ NUMBERS = (n_rows, total_rows, first_row, leads)
 
 
 def checked(check: Any) -> Any:
-    """Return the calls to compare; raise ValueError if they are not known."""
+    """Return the argument ``check``; raise ValueError unless it is "first"."""
     if check != "first":
         raise ValueError(f"check={check!r} is unknown; pass 'first', or None")
     return check
 
 
 class FirstCall:
-    """One process's results of a definition, as it was written.
+    """The comparison of a function's first call with the results of one process.
 
-    Raises ValueError if they would not be those of ranks.
+    Raises ValueError if the two may differ rightly: sliceable variables or random draws differ between ranks.
     """
 
     def __init__(self, written: Definition, check: str = "first"):
@@ -60,7 +60,11 @@ class FirstCall:
         self._results = results
 
     def expected(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return outputs and new values that one process computes from all rows, and the present values."""
+        """Return the outputs and new values that one process computes from all rows.
+
+        ``arrays`` are the inputs; shared variables are read as they are now, so call this before the ranks
+        compute.
+        """
         inputs = {variable: variable.type() for variable in (*NUMBERS, *self._shared)}
         mode = self._written.mode
         mode = PLAIN if mode in (None, "debug") else without_wrong(mode)
@@ -102,10 +106,11 @@ class FirstCall:
 
 
 def difference(found: Any, expected: Any) -> str | None:
-    """Return how two values differ, in shape, in dtype or by more than rounding; or None.
+    """Return in words how two values differ: in shape, in dtype or by more than rounding; else None.
 
-    Rounding is the square root of the dtype's precision, of the largest element: 1.5e-8 of it in float64,
-    3.5e-4 in float32. Where all are about 0, as sums that cancel, the precision to the power 3/4 is.
+    Elements may differ by the largest element times the square root of the dtype's precision, which is 1.5e-8
+    for float64 and 3.5e-4 for float32. Where all elements are about 0, as sums that cancel out, they may
+    differ by the precision to the power 3/4.
     """
     if hasattr(found, "toarray"):
         found, expected = found.toarray(), expected.toarray()
@@ -119,16 +124,16 @@ def difference(found: Any, expected: Any) -> str | None:
     exact = found.dtype.kind not in "fc"
     with np.errstate(all="ignore"):
         alike = (found == expected) | ((found != found) & (expected != expected))
-        apart = np.where(alike, 0, np.abs(found.astype("complex128") - expected.astype("complex128")))
+        distances = np.where(alike, 0, np.abs(found.astype("complex128") - expected.astype("complex128")))
         finite = np.abs(expected[np.isfinite(expected)])
     room = 0.0
     if not exact:
         precision = float(np.finfo(found.dtype).eps)
         room = precision**0.5 * float(finite.max(initial=0)) + precision**0.75
-    if not (apart > room).any() and not np.isnan(apart).any():
+    if not (distances > room).any() and not np.isnan(distances).any():
         return None
-    at = np.unravel_index(np.argmax(np.where(np.isnan(apart), np.inf, apart)), found.shape)
+    at = np.unravel_index(np.argmax(np.where(np.isnan(distances), np.inf, distances)), found.shape)
     where = f" at {[int(k) for k in at]}" if at else ""
     return f"{found[at]:.8g}, in one process {expected[at]:.8g}{where}" + (
-        f"; {np.count_nonzero(~(apart <= room))} of {found.size} differ" if at else ""
+        f"; {np.count_nonzero(~(distances <= room))} of {found.size} differ" if at else ""
     )

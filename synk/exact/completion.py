@@ -1,9 +1,10 @@
-"""Walk a graph as it was written, and make of it the graph of one rank of many.
+"""Make the graph that each rank computes from the graph that the user wrote for one process.
 
     scattered inputs -> relations -> node by node: rule, conversions -> this rank's variables, with relations
 
-Where an Op needs one process's value of what ranks have in parts, the parts are completed by a collective Op
-inside of the graph. Nothing else is changed, and what does not depend on rows is left as it is.
+A relation says how a rank's value of a variable comes with one process's value, for example as a part of a
+sum. Where an Op needs the whole value, a collective Op is inserted that completes it. Nothing else is
+changed, and nodes that do not depend on rows stay as they are.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from synk.exact.rules.table import Instead, Rebuilt, relate
 class Completion(LocalValues):
     """The graph of one rank, made from that of one process.
 
-    Variables of which nothing is known are the same on all ranks. Parts of the variables ``at_once`` are
-    completed before anything is made of them: something needs them complete anyway, so that everything that
-    follows may use one process's value.
+    ``relations`` are those of the variables that differ between ranks; all others are the same on all ranks.
+    Where ranks have parts of a variable in ``at_once``, the parts are completed directly after its node: some
+    Op needs the whole value anyway, so all later nodes may use it.
     """
 
     def __init__(self, relations: Mapping[Variable, Relation], at_once: Collection[Variable] = ()):
@@ -51,8 +52,8 @@ class Completion(LocalValues):
         self._at_once = at_once
 
     def walk(self, results: Iterable[Variable]) -> None:
-        """Visit all nodes that lead to ``results``; afterwards `local` and `wanted` know them."""
-        with config.change_flags(traceback__limit=0):  # nodes get the lines of those that they are made of
+        """Visit all nodes that lead to ``results``; afterwards `local` and `wanted` know their outputs."""
+        with config.change_flags(traceback__limit=0):  # new nodes get the script's lines of the old ones
             for node in topological(results):
                 if not self._known(node) and (
                     any(variable in self._local for variable in node.inputs) or has_collectives(node.op)
@@ -85,16 +86,16 @@ class Completion(LocalValues):
             self._rebuild(node, outcome)
             return
         wanted, results = checked(node, outcome) if outcome else by_default(node, given)
-        if not all(map(possible, given, wanted)) or self._would_wait(inputs, given, wanted):
+        if not all(map(possible, given, wanted)) or self._waits_for_later_collective(inputs, given, wanted):
             wanted, results = by_default(node, given)
         converted = [self._converted_for(node, *each) for each in zip(inputs, given, wanted, strict=True)]
         self._learn(node, remade(node, converted).outputs, results)
 
     def _converted_for(self, node: Apply, value: Variable, given: Relation, wanted: Relation) -> Variable:
-        """Convert an input of a node to the relation that is wanted.
+        """Return an input of a node, converted from the relation ``given`` to the relation ``wanted``.
 
-        If a rank cuts its own rows out of it, these get the node's line of the script, which an error names
-        when their number does not fit.
+        If the conversion cuts a rank's rows out of a value, it gets the node's line of the script, which the
+        error names if the number of rows does not fit.
         """
         made = self._convert(value, given, wanted)
         if is_own_part(made) and not user_lines(made):
@@ -114,13 +115,13 @@ class Completion(LocalValues):
             if variable in self._at_once and isinstance(relation, Partial):
                 self._local[variable] = Local(self._convert(mine, relation, SAME), SAME)
 
-    def _would_wait(
+    def _waits_for_later_collective(
         self, values: Sequence[Variable], given: Sequence[Relation], wanted: Sequence[Relation]
     ) -> bool:
-        """Tell whether a node would combine parts with a value that is there only after a later collective.
+        """Tell whether a node would combine parts with a value that is known only after a later collective.
 
-        Then it is cheaper to complete the parts first: the collective for what the other value is made of
-        adds them up as well. The parts that the node would make may cost a collective of their own.
+        Then it is cheaper to complete the parts before the node: an earlier collective, on which the other
+        value depends, can add them up as well. Parts that the node computes may need a collective more.
         """
         before = after = -1.0
         for value, one, other in zip(values, given, wanted, strict=True):
@@ -132,7 +133,7 @@ class Completion(LocalValues):
         return 0 <= before < after
 
     def _rebuild(self, node: Apply, outcome: Rebuilt) -> None:
-        """Build this rank's node where a rule says that it differs in more than its inputs."""
+        """Build this rank's node by the rule's ``build``, where it is not the same Op on other inputs."""
         converted = [
             value if wanted is None else self._converted_for(node, *self.local(value), wanted)
             for value, wanted in outcome.inputs
@@ -142,7 +143,7 @@ class Completion(LocalValues):
         self._learn(node, made, outcome.outputs)
 
     def _replace(self, node: Apply, outputs: Sequence[Variable]) -> None:
-        """Put an equivalent graph in the place of a node: walk it, and take its outputs as the node's."""
+        """Replace a node by an equivalent graph: walk that graph, and take its outputs as the node's."""
         self.walk(outputs)
         for variable, equivalent in zip(node.outputs, outputs, strict=True):
             self._local[variable] = self.local(equivalent)
@@ -161,10 +162,10 @@ def checked(node: Apply, relations: Any) -> Any:
 
 
 def possible(given: Relation, wanted: Relation) -> bool:
-    """Tell whether a value can be converted from one relation to the other.
+    """Tell whether a value can be converted from the relation ``given`` to the relation ``wanted``.
 
-    Which rows were selected is known only to the rank that has them. So they stay as they are, and no other
-    value can be converted to such rows.
+    Rows that a mask has selected are known only to the rank that has them. So they can be gathered, but not
+    split in another way, and no other value can be converted to such rows.
     """
     if not isinstance(wanted, Rows):
         return True
@@ -174,9 +175,9 @@ def possible(given: Relation, wanted: Relation) -> bool:
 
 
 def by_default(node: Apply, given: Sequence[Relation]) -> tuple[Sequence[Relation], Sequence[Relation]]:
-    """Return the relations of a node that gets all inputs complete, as is right for every Op.
+    """Return the relations of inputs and outputs of a node that gets all inputs complete: right for any Op.
 
-    Inputs that each rank has for itself cannot be completed: they stay so, and make the outputs so.
+    Inputs of the relation `Own` cannot be completed. They stay as they are, and the outputs are `Own`, too.
     """
     mine = owned(given) or (DRAWN if STREAM in given else SAME)
     kept = [one if isinstance(one, Own | Stream) else SAME for one in given]

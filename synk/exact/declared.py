@@ -1,8 +1,9 @@
-"""Compare the operations that outputs are declared with to what one process gives, and warn of others.
+"""Warn of outputs and updates whose declared operation gives another number than one process.
 
-    Definition, as written -> misdeclared -> warn_of: one SynkWarning for a function, when it is built
+    Definition, as written -> misdeclared -> warn: one SynkWarning for a function, when it is built
 
-Only what is known to differ is told: an operation may be right for reasons that a graph does not show.
+There is a warning only if the number is known to differ: an operation may be right for reasons that a graph
+does not show.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from synk.exact.run_values import describe, ranks
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 
-RANKS_OWN = (None, "gather")  # say that what each rank has is meant
-REPEATED = ("it adds", "it multiplies")  # why a result is wrong of which ranks have a part alike
+RANKS_OWN = (None, "gather")  # operations that return the ranks' own values, which are never wrong
+REPEATED = ("it adds", "it multiplies")  # so begin reasons: a value that all ranks have counts once per rank
 KINDS = {"prod": "the product", "max": "the largest", "min": "the smallest"}
 
 
 class WrongDeclaration(NamedTuple):
-    """A result that is not that of one process as it is declared."""
+    """A result whose declared operation gives another number than one process."""
 
     what: str
     why: str
@@ -55,7 +56,7 @@ def warn_of_declared(definition: Definition) -> None:
 
 
 def warn_of_updates(definition: Definition) -> None:
-    """Warn of updates declared "sum" or "prod" with a part that counts once for each slice, as old values."""
+    """Warn of updates declared "sum" or "prod" with a term, as the old value, that counts once per slice."""
     judged = [
         (f"the update of {describe(update.variable)}, declared {update.mode!r}", update.value, update.mode)
         for update in definition.updates
@@ -78,13 +79,13 @@ def warn_of_updates(definition: Definition) -> None:
 
 
 def warn(definition: Definition, said: Sequence[str], remedy: str) -> None:
-    """Warn once for a function, at the script's line."""
+    """Give one warning about a function, at the script's line that builds it."""
     lines = [f"{definition.name!r} does not give the numbers of one process:", *said, f"-> {remedy}"]
     warnings.warn("\n".join(lines), SynkWarning, stacklevel=stacklevel())
 
 
 def misdeclared(definition: Definition) -> list[WrongDeclaration]:
-    """Return which outputs are declared by an operation that is known to be wrong."""
+    """Return the outputs whose declared operation is known to give another number than one process."""
     judged = [
         (f"output {k} ({describe(output)}), declared {mode!r}", output, mode)
         for k, (output, mode) in enumerate(zip(definition.outputs, definition.output_modes, strict=True))
@@ -94,19 +95,22 @@ def misdeclared(definition: Definition) -> list[WrongDeclaration]:
 
 
 def plain_mode(mode: Any) -> Any:
-    """Return an operation without the prefix that asks for the path by the host."""
+    """Return an operation without the prefix "c_", which is ignored."""
     return mode.removeprefix("c_") if isinstance(mode, str) else mode
 
 
 def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) -> list[WrongDeclaration]:
-    """Return which of (description, result, operation) are known to give another number than one process."""
-    # Whose script lets ranks meet inside the graph knows what each has.
+    """Return the results that are known to give another number than one process, of those in ``judged``.
+
+    Each entry of ``judged`` is the result's description, its variable and its declared operation.
+    """
+    # A script with collectives in the graph is written for ranks, so its declarations are taken as meant.
     judged = [one for one in judged if not ranks_meet([one[1]])]
     if not judged or not (definition.inputs or definition.sliceables):
-        return []  # what ranks have of their own is all there is to combine
+        return []  # without rows there is no value of one process to compare with
     written = [result for _, result, _ in judged]
     marks = [node.outputs[0] for node in topological(written) if isinstance(node.op, Addend)]
-    addends = {mark: mark.type() for mark in marks}  # which add up, whatever is in them
+    addends = {mark: mark.type() for mark in marks}  # an `addend` is a part of a sum by definition
     written = substitute(written, addends)
     completion = Completion(known_relations(definition, written) | dict.fromkeys(addends.values(), SUM))
     completion.walk(written)
@@ -125,8 +129,11 @@ def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) ->
 def judge(
     relation: Relation, growth: Growth, mode: str, result: Variable | None = None
 ) -> tuple[str, str | None] | None:
-    """Return why an operation does not give the value of one process, and which one does; None if it may."""
-    if growth.apart:
+    """Return why an operation gives another value than one process, and the right one or None.
+
+    Return None if the operation may be right.
+    """
+    if growth.nonlinear:
         return "it is computed from a sum over all rows, of which each rank adds up its own only", None
     if isinstance(rows := as_rows(relation), Rows):
         return "it has values for each row", None if rows.axis else "gather"
@@ -137,7 +144,7 @@ def judge(
             return None
         return f"it is {KINDS[relation.op]} of each rank's rows", relation.op
     if isinstance(relation, Count) and mode not in ("avg", "sum"):
-        return None  # how many rows the ranks have is asked for
+        return None  # the script asks for the ranks' numbers of rows
     if relation == SUM or isinstance(relation, Count):
         return of_degrees(growth.degrees, mode)
     if relation == SAME and not growth.total:
@@ -151,7 +158,10 @@ def judge(
 
 
 def judge_factors(product: Variable, completion: Completion) -> tuple[str, str | None] | None:
-    """Return as `judge` of a product over rows of which a factor is none, as parameters are."""
+    """Return the verdict, as `judge` does, on a product over rows times a factor that is not per row.
+
+    Each rank multiplies by the factor, so it counts once per rank.
+    """
     node = product.owner
     if node is None or not isinstance(getattr(node.op, "scalar_op", None), ps.Mul | ps.TrueDiv):
         return None
@@ -165,12 +175,12 @@ def judge_factors(product: Variable, completion: Completion) -> tuple[str, str |
 
 
 def is_one(variable: Variable) -> bool:
-    """Tell whether a variable is 1 everywhere, by a constant."""
+    """Tell whether a variable is a constant whose elements are all 1."""
     return isinstance(variable, Constant) and bool((variable.data == 1).all())
 
 
 def of_degrees(degrees: frozenset[int] | None, mode: str) -> tuple[str, str | None] | None:
-    """Return as `judge` of a value that grows with the number of rows by these degrees."""
+    """Return the verdict, as `judge` does, on a value that grows with the number of rows by these degrees."""
     if degrees is None:
         return None if mode in ("avg", "sum") else ("it is a part of a sum over rows", None)
     if degrees == {1}:
@@ -186,7 +196,7 @@ def of_degrees(degrees: frozenset[int] | None, mode: str) -> tuple[str, str | No
 
 
 def warn_of_sums(definition: Definition) -> None:
-    """Warn once for a function of sums over ranks of what all ranks have alike."""
+    """Give one warning if the script's graph adds up over ranks a value that all ranks have alike."""
     sums = sums_of_equals(definition)
     if sums:
         text = (
@@ -197,9 +207,9 @@ def warn_of_sums(definition: Definition) -> None:
 
 
 def sums_of_equals(definition: Definition) -> list[str]:
-    """Return each sum over ranks, in the graph, of a value that all ranks have alike.
+    """Return the text of each `all_reduce` by "sum" in the script of a value that all ranks have alike.
 
-    What shared variables hold may differ by rank, so a value that depends on one is not known to be alike.
+    Shared variables may differ between ranks, so a value that depends on one is left out.
     """
     results = [*definition.outputs, *(update.value for update in definition.updates)]
     nodes = [
@@ -222,7 +232,7 @@ def sums_of_equals(definition: Definition) -> list[str]:
 
 
 def of_shared(variable: Variable) -> bool:
-    """Tell whether a value depends on shared variables of the user's, or on what others of the ranks have."""
+    """Tell whether a value depends on shared variables, other than random states, or on other ranks."""
     return any(
         isinstance(one, SharedVariable) and (one is ranks or not isinstance(one.type, RandomType))
         for one in ancestors([variable])

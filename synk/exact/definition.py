@@ -30,7 +30,7 @@ from synk.values.reduction import check_mode
 
 
 class Undeclared(Enum):
-    """The mark of a result without an operation: it is that of one process."""
+    """The mode of an output or update without an operation: its value is to be that of one process."""
 
     UNDECLARED = "undeclared"
 
@@ -40,44 +40,49 @@ UNDECLARED = Undeclared.UNDECLARED
 
 @dataclass(frozen=True)
 class Update:
-    """A shared variable, its new value, and how slices accumulate.
+    """A shared variable, its new value, and the operation by which the values of slices accumulate.
 
-    An exact value is that of one process: the same in every slice of every rank, those without rows
-    included, whatever ``mode``.
+    An exact value is that of one process: it is the same in every slice of every rank, also in those without
+    rows, whatever ``mode``.
     """
 
     variable: SharedVariable
     value: Variable
-    mode: Any  # of `MODES`, or `UNDECLARED`
+    mode: Any  # one of `MODES`, or `UNDECLARED`
     exact: bool = False
-    per_rank: bool | None = None  # whether values differ between ranks afterwards; None where as before,
-    made_of: tuple[SharedVariable, ...] = ()  # and as these, of which a declared value is made
+    # Whether the variable has different values on the ranks after the update. None: it does if it did before,
+    # or if one of the ``sources`` does.
+    per_rank: bool | None = None
+    sources: tuple[SharedVariable, ...] = ()  # shared variables from which a declared new value is computed
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A function as the user wrote it, checked."""
+    """The inputs, outputs and updates of a function, still symbolic, after they were checked."""
 
     name: str
     inputs: tuple[Variable, ...]
     bcast_inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     output_modes: tuple[Any, ...]  # with "c_" prefixes
-    output_axes: tuple[int, ...]  # where the rows of gathered outputs belong; graphs have them on axis 0
+    output_axes: tuple[int, ...]  # the axis of the rows in gathered outputs; in the graph they are on axis 0
     returns: str  # "list", "single" or "none"
     updates: tuple[Update, ...]
     givens: tuple[tuple[Variable, Variable], ...]
     sliceables: tuple[SharedVariable, ...]
     mode: Any
-    equals: tuple[SharedVariable, ...] = ()  # that results take as equal on all ranks
-    otherwise: tuple[tuple[SharedVariable, str], ...] = ()  # those of a `whole`, and what to do else
-    # Where ranks meet inside the graph for results without an operation: what accumulates over slices before
-    # they do, and by which operation; or why calls take one slice.
+    # Shared variables whose values must be equal on all ranks, or a call is refused; and, for some of them,
+    # what the error advises (see `whole`).
+    takes_equal: tuple[SharedVariable, ...] = ()
+    remedies: tuple[tuple[SharedVariable, str], ...] = ()
+    # If there are all-reduces in the graph: the values that accumulate over slices, each with its operation,
+    # before one all-reduce combines them. If that is not possible, the reason why a call takes one slice
+    # only.
     parts: tuple[tuple[Variable, str], ...] = ()
-    completed: tuple[int, ...] = ()  # the results, outputs before updates, that are made of parts
+    completed: tuple[int, ...] = ()  # positions of results computed from parts; outputs come before updates
     needs_all_rows: str = ""
-    # Outputs, then new values, with the dtypes that the user's graph declares; those above have the dtypes
-    # that its Ops compute.
+    # Outputs, then new values, in the dtypes that the user's graph declares; ``outputs`` and ``updates`` have
+    # the dtypes that its Ops compute.
     as_written: tuple[Variable, ...] = ()
 
     @property
@@ -97,7 +102,7 @@ def define(
     mode: Any = None,
     on_unused_input: str = "raise",
 ) -> Definition:
-    """Check what the user wrote and put it in order.
+    """Return the checked `Definition` of a function from the arguments of `synk.function`.
 
     Raises TypeError or ValueError, naming the argument and the variable that is wrong.
     """
@@ -140,7 +145,7 @@ def define(
 
 
 def _check_mode(mode: Any) -> None:
-    """Refuse modes that compile a graph as a whole, by Numba, JAX or as C: they know no communicators."""
+    """Raise ValueError for a mode that compiles by Numba, JAX or C, which know no collectives."""
     if mode in (None, "debug"):
         return
     linker = getattr(get_mode(mode), "linker", None)
@@ -187,7 +192,7 @@ def _check_inputs(scattered: Sequence[Variable], broadcast: Sequence[Variable]) 
     for variable in scattered:
         if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
             raise TypeError(f"input {describe(variable)} has no rows to scatter; put it in bcast_inputs")
-        if variable.type.shape[0] == 1:  # which is repeated beside many: no rank's rows do that
+        if variable.type.shape[0] == 1:  # a length of 1 is broadcast, and the rows of a rank are not
             raise ValueError(
                 f"input {describe(variable)} is {variable.type}, of a single row, which cannot be scattered; "
                 "put it in bcast_inputs, or give it another type"
@@ -226,7 +231,7 @@ def _is_pair(entry: Any) -> bool:
 
 
 def is_sparse(variable: Variable) -> bool:
-    """Tell whether a variable holds sparse matrices, whose type is a TensorType, too, but not dense."""
+    """Tell whether a variable holds sparse matrices: then its type is a TensorType but no DenseTensorType."""
     return isinstance(variable.type, TensorType) and not isinstance(variable.type, DenseTensorType)
 
 
@@ -239,7 +244,7 @@ def dtype_of(variable: Variable) -> str | None:
 
 
 def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
-    """Return updates, in any of the forms that users may write, as triples."""
+    """Return updates, in any form that users may write, as triples (variable, new value, operation)."""
     if updates is None:
         return []
     entries = list(updates.items()) if isinstance(updates, Mapping) else updates
@@ -261,7 +266,10 @@ def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
 def _default_updates(
     expressions: Sequence[Variable], updated: Sequence[Variable]
 ) -> list[tuple[Any, Any, Any]]:
-    """Find updates that shared variables carry with them, also those that only other such updates use."""
+    """Return the default updates of shared variables, such as random states, as triples.
+
+    They are those of the variables behind ``expressions``, and of the variables behind such updates.
+    """
     found: list[tuple[Any, Any, Any]] = []
     seen = list(updated)
     pending = list(expressions)
@@ -278,7 +286,7 @@ def _default_updates(
 
 
 def _fitting(variable: Any, value: Any) -> Any:
-    """Return a new value in the dtype of its variable, which is narrower where the value is a running sum."""
+    """Return a new value, cast to the dtype of its variable: a running sum of integers has a wider one."""
     dtype = getattr(variable.type, "dtype", None)
     return value if getattr(value.type, "dtype", None) == dtype else value.astype(dtype)
 

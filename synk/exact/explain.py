@@ -135,7 +135,7 @@ class Explanation:
         return f"the same on every rank{met}" if met else "the same on every rank, without a collective"
 
     def _met(self, value: Variable) -> str:
-        """Return after how many collectives each rank has a value."""
+        """Return the words that name the collectives on which a value depends, or "" if there are none."""
         numbers = sorted(self._inserted.index(node) + 1 for node in self._behind.get(value, ()))
         if not numbers:
             return ""
@@ -145,7 +145,7 @@ class Explanation:
         return self._completion.local(variable).relation
 
     def declarations(self) -> Iterator[str]:
-        """Yield what makes values each rank's own, which no collective changes."""
+        """Yield a line for each declaration in the graph that a value is each rank's own (see `own`)."""
         relations = (self._completion.local(one).relation for one in ancestors(self._of_definition))
         for why in dict.fromkeys(relation.why for relation in relations if isinstance(relation, Own)):
             yield f"declared by the graph: {why}; what depends on that is not one process's"
@@ -153,7 +153,7 @@ class Explanation:
     # --- cost --------------------------------------------------------------------------------------
 
     def cost(self) -> Iterator[str]:
-        """Yield what each collective in the graph is there for, and how many bytes each rank gives it."""
+        """Yield a line per inserted collective: its bytes, and the Op that needs it; then their number."""
         shapes = self._shapes()
         for number, node in enumerate(self._inserted, start=1):
             yield f"collective {number}: {self._collective(node, shapes)}"
@@ -164,14 +164,14 @@ class Explanation:
         yield f"a call has {counted(n)} in the graph" if n else "a call has no collective in the graph"
 
     def gathers(self) -> Iterator[str]:
-        """Yield what is gathered on every rank, and for what."""
+        """Yield a line for each collective that gathers rows on every rank, with the Op that needs them."""
         shapes = self._shapes()
         yield from (
             self._collective(node, shapes) for node in self._inserted if isinstance(node.op, AllGatherOp)
         )
 
     def _shapes(self) -> dict[Variable, Shape]:
-        """Return the shapes of what ranks give to collectives, as far as they are known."""
+        """Return the shapes of the inputs of inserted collectives, as far as they are known."""
         computed = self._computed
         updated = {update.value: shape_of(update.variable) for update in computed.updates}
         known = {value: shape for value, shape in updated.items() if shape is not None}
@@ -197,7 +197,7 @@ class Explanation:
         return f"all-reduce by {op!r} of {len(values)} value{'s' * (len(values) > 1)}, {size}, for {why}"
 
     def _reason(self, value: Variable, result: Variable) -> str:
-        """Return which Op needs a value of one process, and the line of the script that it comes from."""
+        """Return the Op that reads a collective's ``result``, and the line of the script that built it."""
         reader = next(iter(self._readers.get(result, ())), None)
         place = place_of(reader) or place_of(value.owner)
         name = "a result" if reader is None else str(reader.op)
@@ -205,7 +205,10 @@ class Explanation:
 
 
 def meetings_behind(nodes: Sequence[Apply], meetings: Sequence[Apply]) -> dict[Variable, frozenset[Apply]]:
-    """Return which of the ``meetings`` lie behind each variable."""
+    """Return for each variable the nodes among ``meetings`` on which it depends.
+
+    ``nodes`` are those of the graph in topological order; variables that depend on no meeting are left out.
+    """
     wanted = set(meetings)
     behind: dict[Variable, frozenset[Apply]] = {}
     for node in nodes:
@@ -217,7 +220,7 @@ def meetings_behind(nodes: Sequence[Apply], meetings: Sequence[Apply]) -> dict[V
 
 
 def in_groups(results: Sequence[ExplainedResult]) -> Iterator[str]:
-    """Yield a line for each result, or for several of which the same is to be said."""
+    """Yield a line for each group of results with the same kind and text."""
     groups: dict[tuple[str, str], list[ExplainedResult]] = {}
     for one in results:
         groups.setdefault((one.kind, one.text), []).append(one)
@@ -234,7 +237,7 @@ def in_groups(results: Sequence[ExplainedResult]) -> Iterator[str]:
 
 
 def by_line(results: Sequence[ExplainedResult]) -> str:
-    """Return the names of results, those of one line of the script together, with file and number."""
+    """Return the names of results, grouped by the line of the script that built them."""
     groups: dict[str, list[str]] = {}
     for one in results:
         groups.setdefault(one.place.partition(", ")[0], []).append(one.name)
@@ -242,12 +245,12 @@ def by_line(results: Sequence[ExplainedResult]) -> str:
 
 
 def counted(n: int) -> str:
-    """Return a number of collectives in words."""
+    """Return "1 collective", "2 collectives" and so on."""
     return f"{n} collective{'s' * (n > 1)}"
 
 
 def names(variables: Sequence[Variable]) -> str:
-    """Return the names of variables."""
+    """Return the names of variables, separated by commas."""
     return ", ".join(map(describe, variables))
 
 
@@ -258,7 +261,7 @@ def shape_of(variable: Any) -> Shape | None:
 
 
 def row_size(value: Any, shapes: dict[Variable, Shape], axis: int) -> str:
-    """Return how large a row is."""
+    """Return the size of a row along ``axis`` in words: bytes, or that it is unknown."""
     shape = shapes.get(value)
     row = None if shape is None else n_bytes(value, (*shape[:axis], *shape[axis + 1 :]))
     return "of unknown size" if row is None else f"{row:,} bytes a row"

@@ -1,12 +1,12 @@
-"""Tell how one process's value grows with the number of rows, and so sums over rows from means.
+"""Find by which power of the number of rows a value grows, to tell sums over rows from means.
 
     x, w, x.mean(axis=0)         {0}
     x.sum(axis=0), x.shape[0]    {1}
     x.sum() + (w**2).sum()       {0, 1}  one for each term
-    pt.sqrt((x**2).mean())       apart: no operation makes it of what each rank computes from its rows
+    pt.sqrt((x**2).mean())       nonlinear: no operation combines the ranks' values to one process's value
 
-It is read off the graph of one rank (`completion`), where a collective is found wherever one process's sum is
-needed.
+The growth is read off the graph of one rank (`completion`): there a collective marks each place where an Op
+needs the sum over all rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from synk.exact.completion import Completion
 from synk.exact.rules.relations import SAME, SUM, Count, Rows, selected
 from synk.exact.run_values import total_rows
 
-# As the Op has them with its first input, what else it reads are lengths and places.
+# Ops whose result grows as their first input does; their other inputs are lengths and indices.
 PASSING = (
     AdvancedSubtensor,
     AdvancedSubtensor1,
@@ -55,21 +55,28 @@ PASSING = (
 
 
 class Growth(NamedTuple):
-    """The growth of a value with the number of rows."""
+    """The growth of a value with the number of rows.
 
-    degrees: frozenset[int] | None  # in that number, one for each term; None where they are not known
-    total: bool = False  # a sum over all ranks is in it, in a linear way
-    apart: bool = False  # or in another: from their own rows ranks compute something else
+    A value that depends on a sum over all rows in a nonlinear way cannot be combined from the values that
+    ranks compute with sums over their own rows.
+    """
+
+    degrees: frozenset[int] | None  # the power of the number of rows in each term; None if they are unknown
+    total: bool = False  # whether the value depends linearly on a sum over all rows
+    nonlinear: bool = False  # whether it depends on such a sum in another way
 
 
 PLAIN, OF_SUM = Growth(frozenset({0})), Growth(frozenset({1}))
-UNKNOWN, APART = Growth(None), Growth(None, apart=True)
+UNKNOWN, NONLINEAR = Growth(None), Growth(None, nonlinear=True)
 
 
 def growth_of(
     results: Sequence[Variable], completion: Completion, written: Iterable[Variable]
 ) -> list[Growth]:
-    """Return the growth of results of a completed graph; ``written`` are those it was completed from."""
+    """Return the growth of each of ``results``, of a completed graph.
+
+    ``completion`` has made the graph from the user's; ``written`` are the results in that one.
+    """
     found = Growths(completion, written)
     for node in topological(results):
         found.add(node)
@@ -86,15 +93,15 @@ class Growths:
             value, relation = completion.local(variable)
             if isinstance(relation, Count):
                 self._known[value] = OF_SUM
-                if not selected(relation):  # the number of which only a sum tells
+                if not selected(relation):  # else the number of all rows is itself a sum over ranks
                     self._known[completion.wanted(variable, SAME)] = OF_SUM
 
     def of(self, variable: Variable) -> Growth:
-        """Return the growth of a variable, by its relation if that is all there is to know."""
+        """Return the growth of a variable; if `add` has not found it, the one that its relation implies."""
         return self._known.get(variable, OF_SUM if self._relation(variable) == SUM else PLAIN)
 
     def add(self, node: Apply) -> None:
-        """Find the growth of what a node returns; what sums up rows grows with them."""
+        """Find the growth of a node's outputs; a sum over rows is of one degree more than its input."""
         growth, of_rows = self._found(node), any(isinstance(self._relation(one), Rows) for one in node.inputs)
         for variable in node.outputs:
             summed = of_rows and self._relation(variable) == SUM
@@ -108,24 +115,24 @@ class Growths:
         if isinstance(kind, ps.Second):
             return given[1]
         if isinstance(op, Shape | Shape_i):
-            return PLAIN  # or known from the beginning
-        if any(one.apart for one in given):
-            return APART
+            return PLAIN  # lengths that are numbers of rows are known from the beginning
+        if any(one.nonlinear for one in given):
+            return NONLINEAR
         if has_collectives(op):
             of_sum = isinstance(op, AllReduceOp) and op.op == "sum"
             return given[0]._replace(total=True) if of_sum else UNKNOWN
         total = any(one.total for one in given)
         if isinstance(kind, ps.Mul | Dot):
-            return APART if total and sum(map(self._by_rows, inputs)) > 1 else product(given)
+            return NONLINEAR if total and sum(map(self._by_rows, inputs)) > 1 else product(given)
         if isinstance(kind, ps.TrueDiv):
             nonlinear = given[1].total or (total and self._by_rows(inputs[1]))
-            return APART if nonlinear else product([given[0], inverse(given[1])])
+            return NONLINEAR if nonlinear else product([given[0], inverse(given[1])])
         if isinstance(kind, ps.Switch) and not given[0].total:
             return self._terms(inputs[1:])
         if isinstance(kind, ps.Add | ps.Sub | MakeVector | Join):
             return self._terms(join_pieces(node)[1] if isinstance(op, Join) else inputs)
         if total and isinstance(op, Elemwise | CAReduce):
-            return APART
+            return NONLINEAR
         parts = any(self._relation(one) == SUM for one in inputs)
         return PLAIN if all(one == PLAIN for one in given) and not parts else UNKNOWN
 
@@ -136,7 +143,7 @@ class Growths:
         return Growth(frozenset().union(*degrees) if known else None, any(one.total for one in given))
 
     def _by_rows(self, variable: Variable) -> bool:
-        """Tell whether a value depends on what the rows hold."""
+        """Tell whether a value depends on the values in the rows."""
         return self.of(variable).total or self._relation(variable) != SAME
 
     def _relation(self, variable: Variable) -> object:
@@ -144,7 +151,7 @@ class Growths:
 
 
 def product(growths: Collection[Growth]) -> Growth:
-    """Return the growth of a product that is linear in the sums that are in it."""
+    """Return the growth of a product of values with the given growths; at most one may depend on a sum."""
 
     def degrees(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:
         return None if one is None or other is None else frozenset(p + q for p in one for q in other)
@@ -152,16 +159,16 @@ def product(growths: Collection[Growth]) -> Growth:
     return Growth(
         reduce(degrees, [one.degrees for one in growths]),
         any(one.total for one in growths),
-        any(one.apart for one in growths),
+        any(one.nonlinear for one in growths),
     )
 
 
 def inverse(growth: Growth) -> Growth:
-    """Return the growth of one over a value."""
+    """Return the growth of the reciprocal of a value, unknown if the value has terms of different degrees."""
     single = growth.degrees is not None and len(growth.degrees) == 1
     return Growth(frozenset(-degree for degree in growth.degrees or ()) if single else None)
 
 
 def is_zero(variable: Variable) -> bool:
-    """Tell whether a variable is 0 everywhere, by a constant."""
+    """Tell whether a variable is a constant whose elements are all 0."""
     return isinstance(variable, Constant) and bool((variable.data == 0).all())

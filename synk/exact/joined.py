@@ -1,6 +1,6 @@
-"""Join the all-reduces of a graph that can be one, so that many small ones cost as much as one.
+"""Join all-reduces of a graph that do not depend on each other to one, which costs less than many small ones.
 
-variables -> by how many collectives lie behind them -> all-reduces of one depth, operation and dtype in one
+results -> nodes by the number of collectives before them -> one all-reduce per depth, operation and dtype
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synk.exact.run_values import ranks
 
 
 def joined(results: Sequence[Variable]) -> list[Variable]:
-    """Return the same results of a graph in which ranks meet less often."""
+    """Return the same results, of a graph with fewer all-reduces."""
     nodes = topological(results)
     if sum(isinstance(node.op, AllReduceOp) for node in nodes) < 2:
         return list(results)
@@ -37,7 +37,7 @@ def joined(results: Sequence[Variable]) -> list[Variable]:
 
 
 def _by_depth(nodes: Sequence[Apply]) -> dict[int, list[Apply]]:
-    """Return the nodes by how many collectives lie behind them."""
+    """Return the nodes by depth: the longest chain of collectives on which a node depends."""
     behind: dict[Variable, int] = {}
     depths: dict[int, list[Apply]] = {}
     for node in nodes:
@@ -48,7 +48,7 @@ def _by_depth(nodes: Sequence[Apply]) -> dict[int, list[Apply]]:
 
 
 def _join(op: str, group: Sequence[Apply], replaced: dict[Variable, Any]) -> None:
-    """Put one all-reduce in the place of several."""
+    """Build one all-reduce for the nodes of a group, and enter its outputs for theirs in ``replaced``."""
     outputs = [variable for node in group for variable in node.outputs]
     if len(group) < 2:
         return

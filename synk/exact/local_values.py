@@ -1,8 +1,8 @@
-"""Know what this rank computes for each variable of a graph, and make of it what an Op needs.
+"""Keep what this rank computes for each variable of the user's graph, and convert it as Ops need it.
 
-    variable -> Local: value, relation -> wanted: another relation, by a collective where ranks must meet
+    variable -> Local: value, relation -> wanted: another relation, by a collective if other ranks' rows count
 
-Which relation an Op needs its rule says (`completion`).
+The rule of an Op (see `completion`) says which relation it needs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Local(NamedTuple):
 
 
 class LocalValues:
-    """The values that this rank has, by the variables of the graph as it was written.
+    """The values that this rank computes, by the variables of the user's graph.
 
-    Those of which nothing is known are the same on all ranks.
+    A variable without an entry is the same on all ranks.
     """
 
     def __init__(self, relations: Mapping[Variable, Relation]):
@@ -59,7 +59,7 @@ class LocalValues:
         self._shaped_leads: dict[int, Any] = {0: leads}
 
     def local(self, variable: Variable) -> Local:
-        """Return this rank's value for a variable that was walked to."""
+        """Return this rank's value for a variable of the user's graph, and its relation."""
         return self._local.get(variable) or Local(variable, SAME)
 
     def wanted(self, variable: Variable, relation: Relation) -> Variable:
@@ -102,7 +102,7 @@ class LocalValues:
         return made
 
     def _completed(self, value: Variable, given: Relation) -> Variable:
-        """Return one process's value of what ranks have in parts, or rows."""
+        """Return one process's value of a variable of which each rank has a part, rows or its own value."""
         if isinstance(given, Partial):
             return all_reduce(value, given.op)
         if isinstance(given, Rows):
@@ -113,7 +113,7 @@ class LocalValues:
         return all_reduce(self._share(value), "sum")
 
     def _gathered(self, value: Variable, given: Rows) -> Variable:
-        """Return the rows of all ranks, without a collective where they are easily made of such rows."""
+        """Return the rows of all ranks, without a collective if the node's inputs are gathered already."""
         node = value.owner
         if is_own_part(value):
             return node.inputs[0]
@@ -123,7 +123,10 @@ class LocalValues:
         return self._meeting(value, given)
 
     def _easily_made(self, node: Apply) -> bool:
-        """Tell whether an Op moves rows, or goes through rows that are there of all ranks."""
+        """Tell whether a node is better computed again from all ranks' rows than gathered.
+
+        It is if it only transposes its input, or if it is elementwise and its inputs were gathered already.
+        """
         locals_ = [self.local(variable) for variable in node.inputs]
         rows = [local.value for local in locals_ if local.relation != SAME]
         if not all(isinstance(local.relation, Rows) or local.relation == SAME for local in locals_):
@@ -134,11 +137,14 @@ class LocalValues:
         return isinstance(node.op, Elemwise) and bool(rows) and all(gathered)
 
     def _meeting(self, value: Variable, given: Rows) -> Variable:
-        """Return the rows of all ranks, joined by a collective."""
+        """Return the rows of all ranks, gathered by a collective; subclasses may forbid that."""
         return all_gather(value, given.axis)
 
     def _parted(self, value: Variable, wanted: Relation) -> Variable:
-        """Return this rank's rows, or part, of what all ranks have."""
+        """Return this rank's rows, or its part, of a value that all ranks have.
+
+        The part of a sum is the value itself in the one slice that leads, and 0 in all others.
+        """
         if isinstance(wanted, Rows):
             return own_rows(value, wanted.axis)
         assert isinstance(wanted, Partial)
@@ -151,13 +157,17 @@ class LocalValues:
         return pt.switch(self._leads(ndim), value, np.full((1,) * ndim, neutral, value.type.dtype))
 
     def _leads(self, ndim: int) -> Any:
-        """Return whether this slice leads, with so many axes; made once, as shuffling takes long to make."""
+        """Return `leads` with ``ndim`` axes of length 1; it is made once, since making a node takes long."""
         if ndim not in self._shaped_leads:
             self._shaped_leads[ndim] = leads.dimshuffle(["x"] * ndim)
         return self._shaped_leads[ndim]
 
     def _of_all_ranks(self, value: Variable) -> Variable:
-        """Return a number of rows, or lengths, as computed from the rows of all ranks."""
+        """Return one process's value of a number of rows, or of a shape with one in it, without a collective.
+
+        It is computed again with `total_rows` in the place of `n_rows`. Only the number of selected rows
+        needs a collective.
+        """
         key = value, SAME
         if key in self._converted:
             return self._converted[key]
@@ -181,22 +191,23 @@ class LocalValues:
         return made
 
     def _total(self, local: Local, axis: int) -> Variable:
-        """Return the length of rows of all ranks."""
+        """Return how many rows all ranks have of a value along ``axis``."""
         relation: Any = local.relation
         if relation.length == EACH:
             return total_rows
         length = Shape_i(axis)(local.value)
         if relation.length == SCALED:
-            # Where ranks meet each has a row, be it one that stands in.
+            # A rank without rows computes on one row that stands in for them where it takes part in
+            # collectives.
             return pt.switch(n_rows > 0, length * total_rows // pt.maximum(n_rows, 1), length)
         return built_as(all_reduce(length, "sum"), local.value)
 
     def _share(self, value: Variable) -> Variable:
-        """Return this rank's part of the mean, over all rows, of a value of its own."""
+        """Return this rank's value times its share of the rows: summed over ranks, the mean over rows."""
         share = (n_rows / pt.maximum(total_rows, 1)).astype(value.type.dtype)
         return pt.switch(n_rows > 0, value * share, np.asarray(0, value.type.dtype))
 
 
 def is_own_part(value: Variable) -> bool:
-    """Tell whether rows are a rank's part of what all ranks have."""
+    """Tell whether a value was cut out of a value that all ranks have, by `own_rows`."""
     return value.owner is not None and isinstance(value.owner.op, OwnRows)

@@ -1,8 +1,9 @@
-"""The graph of one step of a loop, and how relations of a step's values come with those of all steps'.
+"""The graph of one step of a loop (Scan) on one rank, and the relations of its values.
 
-    relations of what a step reads -> Inside -> of what it writes; or Needed: one process's value of an input
+    relations of a step's inputs -> Inside -> relations of its outputs, or Needed: inputs to complete first
 
-Rows along an axis of what a step sees stay rows. Nothing is gathered inside.
+Rows along an axis of a step's inputs stay rows, and no rows are gathered inside the loop. Sequences and
+traces have one more axis outside, the steps: `within` and `outside` convert relations accordingly.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ from synk.exact.run_values import n_rows
 
 
 class Impossible(Exception):
-    """A step needs more of other ranks than can be had inside of a loop."""
+    """A step needs rows of other ranks, or another value that cannot be had inside of a loop."""
 
 
 class Needed(Exception):
-    """A step needs one process's value of the inputs ``args[0]``, or of what it makes of them alone."""
+    """A step needs one process's value of the inputs in ``args[0]``, or of a value computed from them."""
 
 
 class Inside(Completion):
-    """The graph of a step.
+    """The graph of one step on one rank.
 
-    Of the inputs ``passed``, which are no states, one process's value is an input, too, where it is needed.
+    ``known`` are this rank's values for the step's inputs ``originals``. If the step needs one process's
+    value of an input in ``passed`` (a sequence or constant), it becomes another input of the step, listed in
+    ``complete_inputs``.
     """
 
     def __init__(
@@ -54,17 +57,18 @@ class Inside(Completion):
     ):
         super().__init__({n_rows: Count(EACH)}, at_once)
         self._parts = {local.value for local in known if isinstance(local.relation, Partial)}
-        # What ranks have in parts before a step is not completed for the sake of what a step completes.
+        # Parts among the inputs count as known after any collective, so a node does not complete other parts
+        # for their sake: see `_waits_for_later_collective`.
         self._depth.update(dict.fromkeys(self._parts, inf))
         self._inputs = {local.value for local in known}
         self._passed = passed
         self._local.update(zip(originals, known, strict=True))
         self._local.update((local.value, local) for local in known)
-        self.whole: dict[Variable, Variable] = {}
+        self.complete_inputs: dict[Variable, Variable] = {}
 
     def _completed(self, value: Variable, given: Relation) -> Variable:
         if value in self._inputs and not isinstance(given, Own):
-            return self._whole(value)
+            return self._complete_input(value)
         if isinstance(given, Own):
             raise Impossible
         if isinstance(given, Partial) and self._depth.get(value) == inf:
@@ -75,16 +79,17 @@ class Inside(Completion):
         raise Impossible
 
     def _of_all_ranks(self, value: Variable) -> Variable:
-        return self._whole(value) if value in self._inputs else super()._of_all_ranks(value)
+        return self._complete_input(value) if value in self._inputs else super()._of_all_ranks(value)
 
-    def _whole(self, value: Variable) -> Variable:
+    def _complete_input(self, value: Variable) -> Variable:
+        """Return the input that holds one process's value of the input ``value``."""
         if value not in self._passed:
             raise Needed({value})
-        return self.whole.setdefault(value, value.type())
+        return self.complete_inputs.setdefault(value, value.type())
 
 
 def of_any_length(variable: Variable, relation: Relation) -> Variable:
-    """Return an input like ``variable``, with any number of rows."""
+    """Return a step's input like ``variable``, whose type allows any number of rows along their axis."""
     if not isinstance(relation, Rows) or variable.type.shape[relation.axis] is None:
         return variable
     shape = [None if axis == relation.axis else n for axis, n in enumerate(variable.type.shape)]
@@ -92,23 +97,26 @@ def of_any_length(variable: Variable, relation: Relation) -> Variable:
 
 
 def whole_steps(relation: Relation) -> Relation:
-    """Return the relation of which a step sees an element: where rows are steps, all ranks go through all."""
+    """Return the relation that a sequence must have before the loop, given the relation that it has.
+
+    If its rows are the steps themselves, or it is a number of rows, every rank needs all of it: `SAME`.
+    """
     return (
         relation if isinstance(relation, Partial | Own | Drawn) or getattr(relation, "axis", 0) > 0 else SAME
     )
 
 
 def within(relation: Relation) -> Relation:
-    """Return the relation of one step's element of what has ``relation``."""
+    """Return the relation of one step's element of a sequence or trace that has ``relation``."""
     return Rows(relation.axis - 1, relation.length) if isinstance(relation, Rows) else relation
 
 
 def outside(relation: Relation) -> Relation:
-    """Return the relation of all steps' values together."""
+    """Return the relation of the trace of all steps' values, if one step's value has ``relation``."""
     rows = as_rows(relation)
     return Rows(rows.axis + 1, rows.length) if isinstance(rows, Rows) else as_it_is(relation)
 
 
 def as_it_is(relation: Relation) -> Relation:
-    """Return the relation of a value, of a number of rows that of all ranks' number."""
+    """Return ``relation``, but `SAME` for a number of rows: a loop returns the number of all ranks' rows."""
     return relation if isinstance(relation, Partial | Own | Drawn | Rows | Stream) else SAME

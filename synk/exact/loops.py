@@ -1,4 +1,4 @@
-"""Decide how a Scan runs on ranks that have some of the rows each.
+"""Decide how a Scan (a loop) runs on ranks, each of which has some of the rows.
 
     relations of sequences, states, constants -> those inside a step, until they stay -> each rank's Scan
 
@@ -41,7 +41,7 @@ from synk.exact.run_values import OF_THE_RUN
 def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
     """Let each rank run the loop on its own rows if the steps allow that; otherwise complete all inputs."""
     if {*given} <= {SAME, STREAM}:
-        return None  # ranks meet once, after it, not at each draw
+        return None  # draws only: one collective after the loop does, instead of one at each draw
     try:
         return LoopRelations(op, node, given).outcome()
     except Impossible:
@@ -54,17 +54,21 @@ class State:
 
     outer: Variable
     given: Relation  # of the outer variable
-    at_first: Relation  # before the first step
-    ins: Sequence[Variable]  # as a step reads it
-    outs: Sequence[Variable]
+    at_first: Relation  # of the state before the first step
+    ins: Sequence[Variable]  # the step's inputs for it, one for each earlier step that it reads
+    outs: Sequence[Variable]  # the step's outputs for it
     complete: bool = False  # whether steps need one process's value of it
 
     def __post_init__(self) -> None:
-        self.relation = self.at_first  # of all steps' values, as far as is known
+        self.relation = self.at_first  # of all steps' values, as found so far
 
 
 class LoopRelations:
-    """A search for the relations of a Scan's inputs and outputs, by what its steps make of them."""
+    """A search for the relations of a Scan's inputs, states and outputs that fit all its steps.
+
+    It starts from the relations before the first step, finds those after a step, and repeats that until they
+    no longer change.
+    """
 
     def __init__(self, op: Scan, node: Apply, given: Relations):
         self._op, self._graph = op, plain_graph(op)
@@ -194,14 +198,15 @@ class LoopRelations:
         outputs = clone_replace(outputs, dict(zip(numbers, own_numbers, strict=True)))
 
         def with_whole(pairs: Sequence[tuple[Variable, Relation]], inner: Sequence[Variable]) -> Any:
-            """Return inputs of the loop and of a step.
+            """Return sequences, or constants, as inputs of the loop with their relations, and of a step.
 
-            An input of which steps also need one process's value comes again, complete, at the end.
+            An input of which steps also need one process's value is there a second time, complete, at the
+            end.
             """
             values = [self._known[variable].value for variable in inner]
-            more = [k for k, value in enumerate(values) if value in inside.whole]
+            more = [k for k, value in enumerate(values) if value in inside.complete_inputs]
             outer = [*pairs, *((pairs[k][0], SAME) for k in more)]
-            return outer, [*values, *(inside.whole[values[k]] for k in more)]
+            return outer, [*values, *(inside.complete_inputs[values[k]] for k in more)]
 
         sequences, seen = with_whole(self._sequences, op.inner_seqs(inputs))
         constants, fixed = with_whole(self._constants, op.inner_non_seqs(inputs))
@@ -230,12 +235,13 @@ class LoopRelations:
             *constants,
             *[(number, None) for number in numbers],
         ]
-        # Outputs: states with a trace, what is collected, states without one.
+        # A Scan's outputs are states with a trace, collected values, and states without a trace, in this
+        # order.
         results = [state.relation for state in self._states] + self._collected
         results += [state.relation for state in self._untraced]
         return Rebuilt(wanted, results, lambda values: rebuilt(*values, return_list=True))
 
 
 def singles(variables: Sequence[Variable]) -> list[list[Variable]]:
-    """Return a list of one for each variable."""
+    """Return a list of one element for each variable."""
     return [[variable] for variable in variables]

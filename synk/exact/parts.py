@@ -1,9 +1,9 @@
-"""Find where a graph in which ranks meet can be cut, so that ranks compute slices and meet once a call.
+"""Cut a graph at its all-reduces, so that a call with several slices needs one all-reduce, not one per slice.
 
     rows of a slice -> parts -> accumulated over slices | after the last one: parts -> all-reduces -> results
 
-Parts are what a rank gives to all-reduces. The cut is at those if nothing behind them needs rows again, or
-ranks to meet again.
+Parts are the inputs of all-reduces. A graph can be cut if nothing that depends on an all-reduce needs rows or
+another collective.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from synk.exact.collectives.sharing import BroadcastOp
 
 
 class Cut(NamedTuple):
-    """Parts, each with the operation by which it accumulates; or why there are none, for the user.
+    """The parts at which a graph is cut, each with the operation by which it accumulates over slices.
 
-    ``completed`` are the numbers of the results that are made of parts.
+    ``completed`` are the positions of the results that depend on parts. If the graph cannot be cut,
+    ``refused`` tells the user why, and there are no parts.
     """
 
     parts: tuple[tuple[Variable, str], ...] = ()
@@ -32,12 +33,12 @@ class Cut(NamedTuple):
 
 
 def ranks_meet(results: Iterable[Variable]) -> bool:
-    """Tell whether ranks meet on the way to some of the results, in loops or outside of them."""
+    """Tell whether there is a collective in the graph of ``results``, also inside of loops."""
     return any(has_collectives(node.op) for node in topological(results))
 
 
 def first_meeting(results: Iterable[Variable]) -> str:
-    """Return the line of the script for which ranks meet first on the way to results, in parentheses."""
+    """Return, in parentheses, the script's line that needs the first collective on the way to ``results``."""
     nodes = topological(results)
     return _line_of(next(node for node in nodes if has_collectives(node.op)), nodes)
 
@@ -48,11 +49,11 @@ def cut(results: Sequence[Variable], of_slice: Collection[Variable]) -> Cut:
     Parameters
     ----------
     results : sequence of Variable
-        In which ranks meet for no other reason than that each has a part of one process's value.
+        Results whose collectives were all inserted by synk, none written by the user.
     of_slice : collection of Variable
-        What the graph begins with that differs from slice to slice.
+        The inputs of the graph that differ from slice to slice.
     """
-    early, late = set(of_slice), set[Variable]()  # what depends on slices, and on a collective
+    early, late = set(of_slice), set[Variable]()  # variables that depend on the slice, and on a collective
     parts: dict[Variable, str] = {}
     nodes = topological(results)
     for node in nodes:
@@ -72,7 +73,7 @@ def cut(results: Sequence[Variable], of_slice: Collection[Variable]) -> Cut:
 
 
 def _why(node: Apply) -> str:
-    """Return why ranks cannot meet by a node after all slices."""
+    """Return the reason, for the user, why a collective node cannot wait until all slices are computed."""
     if isinstance(node.op, BroadcastOp):
         return "each slice would repeat what is drawn once for all rows"
     if isinstance(node.op, AllGatherOp):
@@ -81,7 +82,10 @@ def _why(node: Apply) -> str:
 
 
 def _line_of(node: Apply, nodes: Sequence[Apply]) -> str:
-    """Return in parentheses the script's line that reads what ranks meet for, or that built another node."""
+    """Return, in parentheses, the script's line that reads the result of a collective node.
+
+    For a node of another Op, such as a loop with collectives inside, it is the line that built the node.
+    """
     readers = (one for one in nodes if not set(node.outputs).isdisjoint(one.inputs))
     place = place_of(next(readers, node) if isinstance(node.op, CollectiveOp) else node)
     return f" ({place})" if place else ""

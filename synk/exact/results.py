@@ -1,10 +1,10 @@
 """Give undeclared outputs and updates the values of one process, with as few collectives as they allow.
 
-    Definition, as written -> exact_definition -> Definition: what ranks compute, and how it combines
+    Definition, as written -> exact_definition -> Definition: what ranks compute, and how that is combined
 
-If each rank has a part of a result, such as a sum over its rows, or has some of its rows, the ranks combine
-these at the end, as they do for declared results. Ranks meet inside the graph only where an Op there needs
-the value of one process.
+If each rank has a part of a result, such as a sum over its rows, or has some of its rows, these are combined
+as the call returns, as for declared results. Collectives are inserted into the graph only where an Op there
+needs the value of one process.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from synk.exact.run_values import OF_THE_RUN, first_row, leads, n_rows
 
 
 class Result(NamedTuple):
-    """The variable that ranks compute for a result, how it combines, and along which axis its rows lie."""
+    """The variable that ranks compute for a result, and the operation that combines the ranks' values."""
 
     value: Variable
     mode: str | None
-    axis: int = 0
+    axis: int = 0  # of "gather": the axis of the rows in the result; ``value`` has them on axis 0
 
 
 def resolve_whole(definition: Definition) -> Definition:
     """Return the definition without the mark `whole` in declared results.
 
-    Its ``equals`` and ``otherwise`` list the shared variables behind these marks instead, and each declared
-    update lists those that it is made of.
+    The shared variables behind these marks are listed in ``takes_equal`` and ``remedies`` instead, and those
+    that a declared update is computed from in its ``sources``.
     """
     written = [*definition.outputs, *(update.value for update in definition.updates)]
     modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
@@ -67,20 +67,20 @@ def resolve_whole(definition: Definition) -> Definition:
     values = substitute(written, places)
     outputs, values = values[: len(definition.outputs)], values[len(definition.outputs) :]
     updates = [
-        replace(update, value=value, made_of=_sources(definition, update))
+        replace(update, value=value, sources=_sources(definition, update))
         for update, value in zip(definition.updates, values, strict=True)
     ]
     return replace(
         definition,
         outputs=tuple(outputs),
         updates=tuple(updates),
-        equals=tuple(_whole(definition, declared)),
-        otherwise=tuple(_whole(definition, written).items()),
+        takes_equal=tuple(_behind_whole(definition, declared)),
+        remedies=tuple(_behind_whole(definition, written).items()),
     )
 
 
-def _whole(definition: Definition, results: Sequence[Variable]) -> dict[SharedVariable, str]:
-    """Return the variables of which results read a `whole`, and what to do where that is not meant."""
+def _behind_whole(definition: Definition, results: Sequence[Variable]) -> dict[SharedVariable, str]:
+    """Return the shared variables behind the marks `whole` in ``results``, each with the mark's advice."""
     found: dict[SharedVariable, str] = {}
     for node in topological(results):
         if isinstance(node.op, Whole):
@@ -93,9 +93,10 @@ def _sources(definition: Definition, update: Update) -> tuple[SharedVariable, ..
 
 
 def shared_among(definition: Definition, variables: Iterable[Variable]) -> Iterator[SharedVariable]:
-    """Yield the shared variables among these of which nobody has said whether ranks have different values.
+    """Yield the shared variables among ``variables`` whose values may be equal on all ranks, or may not.
 
-    Sliceable variables, random states and the numbers of the run, such as `n_rows`, are left out.
+    Sliceable variables, random states and the numbers of the run, such as `n_rows`, are left out: they always
+    differ between ranks.
     """
     for variable in set(variables) - {*OF_THE_RUN, *definition.sliceables}:
         if isinstance(variable, SharedVariable) and not is_stream(variable):
@@ -141,7 +142,7 @@ def exact_definition(definition: Definition) -> Definition:
         output_modes=tuple(result.mode for result in outputs),
         output_axes=tuple(result.axis for result in outputs),
         updates=tuple(map(partial(_updated, completion), definition.updates, updates)),
-        equals=tuple({*definition.equals, *_taken_as_equal(completion, definition, marks)}),
+        takes_equal=tuple({*definition.takes_equal, *_taken_as_equal(completion, definition, marks)}),
         parts=parts.parts,
         completed=parts.completed,
         needs_all_rows=parts.refused,
@@ -151,10 +152,10 @@ def exact_definition(definition: Definition) -> Definition:
 def _cut(
     definition: Definition, written: Sequence[Variable], modes: Sequence[Any], values: Sequence[Variable]
 ) -> Cut:
-    """Cut the graph of ``values`` where ranks meet, or say why it cannot be cut, and calls take one slice.
+    """Cut the graph of ``values`` at its all-reduces, or give the reason why a call takes one slice only.
 
-    What comes before is then added up over all slices, and the ranks meet once. ``values`` are what ranks
-    compute for the results as they are ``written``.
+    ``values`` are the variables that ranks compute for the results ``written`` by the user. If the graph can
+    be cut, the inputs of the all-reduces are accumulated over all slices, and reduced once.
     """
     if ranks_meet(written):
         return Cut(refused="the ranks meet where the script says so" + first_meeting(written))
@@ -167,7 +168,10 @@ def _cut(
 
 
 def known_relations(definition: Definition, results: Sequence[Variable]) -> dict[Variable, Relation]:
-    """Return the relations of what a graph starts from: inputs with rows, their number, random states."""
+    """Return the relations of the graph's inputs that differ between ranks.
+
+    These are the inputs and shared variables with rows, the number of rows, and random states.
+    """
     rows = (*definition.inputs, *definition.sliceables)
     relations: dict[Variable, Relation] = dict.fromkeys(rows, Rows(0))
     if rows:
@@ -177,7 +181,7 @@ def known_relations(definition: Definition, results: Sequence[Variable]) -> dict
 
 
 def is_stream(variable: Variable) -> bool:
-    """Tell whether a variable is the shared state of random draws."""
+    """Tell whether a variable is a shared random state, such as a NumPy generator."""
     return isinstance(variable, SharedVariable) and isinstance(variable.type, RandomType)
 
 
@@ -190,7 +194,7 @@ def _output(completion: Completion, variable: Variable) -> Result:
         return Result(pt.moveaxis(value, rows.axis, 0), "gather", rows.axis)
     if isinstance(relation, Own):
         return Result(value, "avg")
-    # Of a draw that is for all rows, it is rank 0's, whose stream is that of one process.
+    # A draw that is one for all rows is taken from rank 0, whose stream is that of one process.
     return Result(value if relation == DRAWN else completion.wanted(variable, SAME), None)
 
 
@@ -213,12 +217,12 @@ def _updated(completion: Completion, update: Update, result: Result) -> Update:
 
 
 def _depends_on_rows(completion: Completion, value: Variable) -> bool:
-    """Tell whether the value differs between ranks, as it is made of their rows or their random draws."""
+    """Tell whether the value may differ between ranks, because it depends on their rows or random draws."""
     return any(completion.local(variable).relation != SAME for variable in ancestors([value]))
 
 
 def _from_itself(completion: Completion, update: Update) -> bool:
-    """Tell whether each rank makes the new value from its own old one, without a collective."""
+    """Tell whether each rank computes the new value from its own old one, without rows or collectives."""
     unchanged = completion.local(update.value).value is update.value
     return unchanged and update.variable in ancestors([update.value])
 
@@ -226,7 +230,11 @@ def _from_itself(completion: Completion, update: Update) -> bool:
 def _taken_as_equal(
     completion: Completion, definition: Definition, marks: Sequence[Apply]
 ) -> Iterator[SharedVariable]:
-    """Yield the shared variables that must be equal on all ranks for undeclared results, and addends."""
+    """Yield the shared variables that must be equal on all ranks for undeclared results and for ``marks``.
+
+    ``marks`` are the nodes of `addend` in declared results. A variable that is only computed from its own old
+    value need not be equal: then each rank has its own before and afterwards.
+    """
     outputs = zip(definition.outputs, definition.output_modes, strict=True)
     values = [value for value, mode in outputs if mode is UNDECLARED]
     values += [mark.inputs[0] for mark in marks]

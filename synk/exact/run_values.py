@@ -1,4 +1,4 @@
-"""Shared variables that tell a graph where it runs: rows of the slice and of the call, the ranks.
+"""Shared variables that tell a graph the rows of the running slice and of the call, and the communicator.
 
 A script or an Op uses them in a graph; each rank sets them before a slice is computed.
 """
@@ -53,10 +53,10 @@ OF_THE_RUN = (n_rows, total_rows, first_row, leads, ranks)
 
 
 def describe(variable: Any) -> str:
-    """Return the name of a variable in messages."""
+    """Return the name of a variable for messages, or its type if it has no name."""
     return repr(variable.name) if variable.name else f"<{variable.type}>"
 
 
 def copy_of(value: Any) -> Any:
-    """Return a copy of a shared variable's value."""
+    """Return a copy of the value of a shared variable."""
     return np.array(value) if isinstance(value, np.ndarray) else copy.deepcopy(value)

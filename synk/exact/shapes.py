@@ -1,7 +1,7 @@
-"""Know the lengths of a graph's values before anything is computed, as far as shared variables tell them.
+"""Find the shapes of a graph's variables before anything is computed, as far as shared variables show them.
 
-results -> forward: PyTensor's own shapes, with those of shared variables
-        -> backward: what an elementwise Op reads has the lengths of what it returns
+results -> forward: PyTensor's shape inference, from the shapes of shared variables
+        -> backward: the inputs of an elementwise Op have the lengths of its output
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def known_shapes(
     of_rank: Collection[Variable],
     wanted: Collection[Variable],
 ) -> dict[Variable, Shape]:
-    """Return the shapes of the ``wanted`` values that lead to results, None for a length that is not known.
+    """Return the shapes of variables that lead to results, among them the ``wanted`` ones if they are known.
 
-    ``known`` are shapes of some results; nothing is said of the lengths along axis 0 of the variables
-    ``of_rank``, of which each rank has its rows.
+    An unknown length is None. ``known`` are shapes of some results. Variables ``of_rank`` have each rank's
+    rows along axis 0, so their lengths along it are unknown.
     """
     nodes = topological(results)[::-1]
     shapes = dict(known)
@@ -43,7 +43,7 @@ def known_shapes(
         backward(node, shapes)
     if all(None not in shapes.get(variable, (None,)) for variable in wanted):
         return shapes
-    # PyTensor takes milliseconds for a node.
+    # Shape inference comes second only, because it takes milliseconds for each node.
     with pytensor.config.change_flags(traceback__limit=0):
         shapes = forward(results, of_rank)
     for variable, shape in known.items():
@@ -54,7 +54,7 @@ def known_shapes(
 
 
 def forward(results: Sequence[Variable], of_rank: Collection[Variable]) -> dict[Variable, Shape]:
-    """Return the shapes that follow from the lengths of shared variables and from constants."""
+    """Return the shapes that follow from those of shared variables and from constants, by variable."""
     feature = ShapeFeature()
     graph = FunctionGraph(outputs=list(results), clone=False, features=[feature])
     lengths = SymbolicLengths(of_rank)
@@ -64,7 +64,7 @@ def forward(results: Sequence[Variable], of_rank: Collection[Variable]) -> dict[
 
 
 class SymbolicLengths:
-    """The values of symbolic lengths."""
+    """The numbers that symbolic lengths stand for, as far as shared variables and constants show them."""
 
     def __init__(self, of_rank: Collection[Variable]):
         self._of_rank = of_rank
@@ -103,7 +103,7 @@ class SymbolicLengths:
 
 
 def backward(node: Apply, shapes: dict[Variable, Shape]) -> None:
-    """Learn from what a node returns what it has read."""
+    """Enter in ``shapes`` the shapes of a node's inputs that follow from the shape of its output."""
     if isinstance(node.op, AllReduceOp):
         for value, result in zip(node.inputs, node.outputs, strict=False):
             if result in shapes:
@@ -124,7 +124,7 @@ def backward(node: Apply, shapes: dict[Variable, Shape]) -> None:
 
 
 def learn(shapes: dict[Variable, Shape], variable: Variable, shape: Shape) -> None:
-    """Note lengths that were not known."""
+    """Enter the lengths of a variable's ``shape`` that are not known in ``shapes`` yet."""
     before = shapes.get(variable)
     if before is None or len(before) != len(shape):
         if isinstance(variable.type, TensorType) and len(shape) == variable.type.ndim:
@@ -135,7 +135,7 @@ def learn(shapes: dict[Variable, Shape], variable: Variable, shape: Shape) -> No
 
 
 def n_bytes(variable: Any, shape: Shape | None) -> int | None:
-    """Return the size of a value, None if a length is not known."""
+    """Return the bytes of an array of this shape and the variable's dtype; None if a length is unknown."""
     if shape is None or None in shape:
         return None
     return (

@@ -1,6 +1,6 @@
-"""Decide what ranks compute for results without an operation, and warn of those unlike one process's.
+"""Make the definition that ranks compute from the user's, and warn of results that differ from one process's.
 
-Definition, as written -> computed -> Definition: what ranks compute, and how it combines
+Definition, as written -> computed -> Definition: what ranks compute, and how that is combined
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from synk.exact.results import exact_definition, resolve_whole
 
 
 def computed(written: Definition) -> Definition:
-    """Return the definition that each rank computes.
+    """Return the definition that each rank computes, with the collectives that its results need.
 
-    Raises TypeError or ValueError, naming the result, if it has no value without an operation.
+    Raises TypeError or ValueError, naming the result, if a result without an operation has no value of one
+    process.
     """
     warn_of_updates(written)
     return exact_definition(resolve_whole(written))
 
 
 def warn_of_results(written: Definition) -> None:
-    """Warn of results that several ranks are known to have otherwise than one process."""
+    """Warn of declared outputs, and of sums over ranks, that are known to differ from one process's."""
     warn_of_declared(written)
     warn_of_sums(written)

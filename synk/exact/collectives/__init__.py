@@ -1,1 +1,1 @@
-"""Collectives inside of a graph, as Ops."""
+"""Ops that are collectives, which let a graph combine or exchange values of all ranks."""

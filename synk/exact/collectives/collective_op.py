@@ -1,11 +1,11 @@
-"""Ops in which all ranks meet, and the order in which they do.
+"""The base class of Ops that are collectives, and a rewrite that puts them into the same order on all ranks.
 
     CollectiveOp(number): meet(xp, together, *arrays)
-    CollectivesInTurn: each waits for the one before it, in one order on all ranks
+    CollectivesInTurn: each collective waits for the one before it, in one order on all ranks
 
-The ranks meet where their programs reach the Op: equally often, because all compile the same graph, and a
-rank that has no rows for a slice takes part with none; in the same order, because a rewrite makes each
-collective wait for the one before it.
+Ranks must run the same collectives in the same order. They run equally many, because all compile the same
+graph, and a rank that has no rows for a slice takes part with none. The order is the same, because the
+rewrite makes each collective an input of the next.
 """
 
 from __future__ import annotations
@@ -32,22 +32,26 @@ _numbers = count()
 
 
 class CollectiveOp(Op):
-    """An Op in which all ranks meet; the last input of its nodes is the ranks.
+    """An Op that is a collective; the last input of its nodes is the communicator, `ranks`.
 
     Parameters
     ----------
     number : int, optional
-        By default the next of this process. It keeps two collectives apart, of which one rank could compute
-        only one if they had the same operand, and is their place in the order of all ranks.
+        By default the next number of this process. Collectives run in the order of their numbers. Different
+        numbers also keep PyTensor from merging two collectives with equal inputs on one rank and not on
+        another.
     """
 
-    lengths: ClassVar[Sequence[int]] = ()  # the inputs that are read on the host
+    lengths: ClassVar[Sequence[int]] = ()  # positions of the inputs that are read on the host
 
     def __init__(self, number: int | None = None):
         self.number = next(_numbers) if number is None else number
 
     def meet(self, xp: Any, together: Any, *arrays: Any) -> Sequence[Any]:
-        """Return the outputs, new arrays of ``xp``, by means of ``together``, the communicator for those."""
+        """Run the collective on ``arrays`` of the module ``xp`` with the communicator ``together``.
+
+        Returns the outputs, which are new arrays.
+        """
         raise NotImplementedError
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
@@ -57,7 +61,7 @@ class CollectiveOp(Op):
             storage[0] = result
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Only the first input has a gradient."""
+        """Return, as PyTensor asks for it, that the gradient goes to the first input only."""
         return [[k == 0] for k in range(len(node.inputs))]
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
@@ -65,38 +69,42 @@ class CollectiveOp(Op):
         if is_discrete(inputs[0]):
             first = inputs[0].zeros_like(dtype=config.floatX)
         else:
-            # Inside of a Scan the ranks are an input of its own.
+            # ``together`` is not always `ranks`: inside of a Scan the communicator is an input of the step.
             first = self.adjoint(inputs[0], outputs[0], cotangents[0], together)
         return [first, *(DisconnectedType()() for _ in [*others, together])]
 
     def adjoint(self, x: Variable, y: Variable, slope: Variable, together: Variable) -> Variable:
-        """Return the gradient for ``x`` of the sum of all ranks' losses.
+        """Return the gradient of the sum of all ranks' losses with respect to the input ``x``.
 
-        ``slope`` is that of this rank's loss for the output ``y``.
+        ``slope`` is the gradient of this rank's loss with respect to the output ``y``.
         """
         raise NotImplementedError
 
 
 def is_discrete(x: Variable) -> bool:
-    """Tell whether ``x`` has whole numbers or booleans, by which nothing is differentiated."""
+    """Tell whether ``x`` holds integers or booleans, for which there is no gradient."""
     return np.dtype(x.type.dtype).kind in "biu"
 
 
 def any_length(x: Any, axis: int) -> tuple[int | None, ...]:
-    """Return the static shape of ``x`` with any length along ``axis``, which it must have."""
+    """Return the static shape of ``x`` with None along ``axis``; raise TypeError if it has no such axis."""
     if axis not in range(x.type.ndim):
         raise TypeError(f"an array of {x.type.ndim} axes has no axis {axis}; x[None] has one more")
     return (*x.type.shape[:axis], None, *x.type.shape[axis + 1 :])
 
 
 def whole_number(value: Any) -> Variable:
-    """Return a length as a tensor without axes."""
+    """Return a length as a 0-d tensor of int64."""
     return pt.as_tensor_variable(value, ndim=0).astype("int64")
 
 
 @array_funcify.register(CollectiveOp)
 def collective_entry(op, node, xp):
-    """Through the communicator of the rank; on a device debug mode computes again, on the host."""
+    """Return a function that runs the collective with the rank's communicator.
+
+    Debug mode computes a device's collective again with NumPy: then ``xp`` is NumPy, and the host's
+    communicator is used.
+    """
 
     def run(*inputs):
         *arrays, together = inputs
@@ -108,13 +116,13 @@ def collective_entry(op, node, xp):
 
 @side.register(CollectiveOp)
 def side_of_collectives(op, node):
-    """Meet where the arrays of the rank are, as its communicator takes them."""
+    """Run collectives on the device, where the arrays are that the rank's communicator takes."""
     return DEVICE
 
 
 @host_inputs.register(CollectiveOp)
 def host_inputs_of_collectives(op, node):
-    """Lengths are read by Python, and the ranks are no array."""
+    """Return the inputs that Python reads on the host: lengths, and the communicator, which is no array."""
     return (*op.lengths, len(node.inputs) - 1)
 
 
@@ -122,7 +130,7 @@ def host_inputs_of_collectives(op, node):
 
 
 class After(Op):
-    """The ranks, once a collective is through."""
+    """An Op that returns its first input, the communicator, after its second input was computed."""
 
     __props__ = ()
     view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
@@ -138,11 +146,11 @@ class CollectivesInTurn(GraphRewriter):
     """Make each collective wait for the one before it, in an order that is the same on all ranks."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Chain the collectives of ``fgraph``: first those that need no others, by number.
+        """Chain the collectives of ``fgraph``: those that depend on no others first, each group by number.
 
-        A loop, or another Op with a graph inside, counts as one collective if there are any in it.
+        A loop, or another Op with collectives in the graph inside, counts as one collective.
         """
-        behind: dict[Variable, int] = {}  # how many collectives lie behind a variable, one after another
+        behind: dict[Variable, int] = {}  # the longest chain of collectives on which a variable depends
         meetings = []
         for node in fgraph.toposort():
             depth = max([behind.get(variable, 0) for variable in node.inputs], default=0)
@@ -159,7 +167,7 @@ class CollectivesInTurn(GraphRewriter):
 
 
 def numbers_in(op: Any) -> Iterator[int]:
-    """Yield the numbers of the collectives in an Op, also in the graphs inside of it."""
+    """Yield the numbers of the collectives in an Op: its own, or those in the graphs inside of it."""
     if isinstance(op, CollectiveOp):
         yield op.number
     for part in ("true_branch", "false_branch"):
@@ -170,13 +178,13 @@ def numbers_in(op: Any) -> Iterator[int]:
 
 
 def has_collectives(op: Any) -> bool:
-    """Tell whether ranks meet in an Op, or in a graph inside of it."""
+    """Tell whether an Op is a collective, or has one in a graph inside of it."""
     return next(numbers_in(op), None) is not None
 
 
 @array_funcify.register(After)
 def after(op, node, xp):
-    """The first input as it is."""
+    """Return a function that returns the first input as it is."""
     return lambda together, previous: together
 
 

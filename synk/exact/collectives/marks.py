@@ -1,6 +1,6 @@
-"""Say in a declared result what each rank adds to a value of one process.
+"""Ops that change no value but say how it relates to one process's value: `addend`, `own`, `whole`.
 
-loss of the batch -> addend -> on each rank, such that all ranks' addends sum up to it
+loss of the batch -> addend -> a value on each rank; the sum of the ranks' values is the loss
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from synk.exact.rules.table import Instead, Outcome, Relations, relate
 def addend(x: Any) -> Variable:
     """Return the part that this rank's slice adds to the value that one process would compute for ``x``.
 
-    For results and updates that declare the operation "sum": what they hold, added up over slices and ranks,
-    is ``x`` of the whole batch. It costs nothing where ranks have parts of ``x`` already, as of sums, means
-    over rows and their gradients.
+    Use it in results and updates that declare the operation "sum": added up over slices and ranks, they are
+    ``x`` of the whole batch. It costs nothing if ranks have parts of ``x`` already, as of sums, means over
+    rows and their gradients.
 
     Parameters
     ----------
@@ -30,33 +30,38 @@ def addend(x: Any) -> Variable:
     Returns
     -------
     tensor of the shape and dtype of ``x``
-        With one rank, and in a plain ``pytensor.function``: ``x``.
+        With one rank, and in a plain ``pytensor.function``, it is ``x``.
     """
     return Addend()(pt.as_tensor_variable(x))
 
 
 def own(x: Any, why: str) -> Variable:
-    """Return each rank's own value of ``x``, for which the mean over rows of all ranks' stands."""
+    """Return ``x``, marked as each rank's own: computed from its rows only, without a collective.
+
+    Where a result needs one value, it is the mean of the ranks' values, weighted by rows. ``why`` names the
+    reason in `Function.explain`.
+    """
     return OwnValue(why)(x)
 
 
 def whole(x: Any, otherwise: str) -> Variable:
-    """Return ``x`` as it is, and say that its shared variables are equal on all ranks by then.
+    """Return ``x``, marked as computed from shared variables that are equal on all ranks.
 
-    So they are taken in declared results too: a call is refused while a variable behind ``x`` is per rank, as
-    it is while only parts of a sum stand in it, which no all-reduce has added up yet.
+    A call of a function that uses it, also in a declared result, is refused while a shared variable behind
+    ``x`` differs between ranks; for example, while each rank has a part of a gradient in it that no
+    all-reduce has added up yet.
 
     Parameters
     ----------
     x : tensor
     otherwise : str
-        What to do where that is not meant: the end of the error's sentence, after "or".
+        The end of the error's advice, after "or": what to do if the variables are meant to differ.
     """
     return Whole(otherwise)(pt.as_tensor_variable(x))
 
 
 class Mark(Op):
-    """A value as it is, of which something is said."""
+    """An Op that returns its input, and marks it for the rules of relations."""
 
     __props__: tuple[str, ...] = ()
     view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
@@ -67,7 +72,7 @@ class Mark(Op):
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         output_storage[0][0] = inputs[0]
 
-    def infer_shape(self, *arguments: Any) -> list:  # those of versions before 3.1 have the graph in front
+    def infer_shape(self, *arguments: Any) -> list:  # PyTensor before 3.1 passes the graph first
         return list(arguments[-1])
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
@@ -75,11 +80,11 @@ class Mark(Op):
 
 
 class Addend(Mark):
-    """A mark in declared results, which `synk.function` replaces by what a rank adds."""
+    """The mark of `addend`; in declared results `synk.function` replaces it by the rank's part of the sum."""
 
 
 class OwnValue(Mark):
-    """A mark of what each rank has of its own."""
+    """The mark of `own`: a value that each rank computes from its own rows only."""
 
     __props__ = ("why",)
 
@@ -88,7 +93,7 @@ class OwnValue(Mark):
 
 
 class Whole(Mark):
-    """A mark of what is taken as equal on all ranks, whatever is declared of the result."""
+    """The mark of `whole`: a value whose shared variables must be equal on all ranks."""
 
     __props__ = ("otherwise",)
 
@@ -98,18 +103,18 @@ class Whole(Mark):
 
 @array_funcify.register(Mark)
 def marked(op, node, xp):
-    """The value as it is."""
+    """Return a function that returns the marked value as it is."""
     return lambda x: x
 
 
 @relate.register(Addend)
 @relate.register(Whole)
 def value_itself(op: Mark, node: Apply, given: Relations) -> Outcome:
-    """In undeclared results, which take all as equal, it is the value itself."""
+    """Replace a mark by its value: undeclared results have one process's value without it."""
     return Instead(node.inputs)
 
 
 @relate.register(OwnValue)
 def own_value(op: OwnValue, node: Apply, given: Relations) -> Outcome:
-    """As it is said."""
+    """Give the marked value the relation `Own`."""
     return given, [Own(op.why)]

@@ -20,9 +20,9 @@ from synk.values.reduction import identity
 
 
 def own_rows(value: Variable, axis: int) -> Variable:
-    """Return the rows of the running slice of a value that has the rows of all ranks along ``axis``.
+    """Return the rows of the running slice, of a value that has the rows of all ranks along ``axis``.
 
-    It may have several elements for each row, equally many for all.
+    The value may have several elements along the axis for each row, equally many for every row.
     """
     return OwnRows(axis)(value)
 
@@ -46,7 +46,7 @@ class OwnRows(Op):
         output_storage[0][0] = self.part(node, *inputs)
 
     def part(self, node: Apply, value: Any, n: Any, first: Any, total: Any) -> Any:
-        """Return this rank's part; raises ValueError where the rows are not those of the inputs."""
+        """Return this rank's part; raise ValueError if the length is no multiple of the rows of the call."""
         n, first, total = int(n), int(first), int(total)
         length = value.shape[self.axis]
         each, over = divmod(length, total) if total else (0, length)
@@ -63,15 +63,15 @@ class OwnRows(Op):
 
 
 def some_rows(value: Variable, axis: int, op: str, total: Variable) -> Variable:
-    """Return rows as they are, or a single one that changes no ``op`` where this rank has none.
+    """Return the rows of this rank or, if it has none, one row that does not change the result of ``op``.
 
-    Where there are none at all, of ``total`` ones, nothing is put in their place.
+    ``op`` is "min" or "max", and ``total`` is the number of all ranks' rows. If that is 0, there is no row.
     """
     return HasRows(axis, op)(value, total)
 
 
 class HasRows(Op):
-    """See that there is a row to take the largest, or the smallest, of."""
+    """Return an array with one row if it has none, so that it has a maximum or minimum; see `some_rows`."""
 
     __props__ = ("axis", "op")
     view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
@@ -87,7 +87,7 @@ class HasRows(Op):
         output_storage[0][0] = self.filled(np, *inputs)
 
     def filled(self, xp: Any, value: Any, total: Any) -> Any:
-        """Return the rows, or one in their place."""
+        """Return ``value`` if it has rows or no rank has any; else one row, the identity of the operation."""
         if value.shape[self.axis] or not int(total):
             return value
         shape = (*value.shape[: self.axis], 1, *value.shape[self.axis + 1 :])
@@ -96,23 +96,23 @@ class HasRows(Op):
 
 @array_funcify.register(HasRows)
 def some_rows_entry(op, node, xp):
-    """The rows as they are, in most cases."""
+    """Return the function that computes the Op: `HasRows.filled`."""
     return partial(op.filled, xp)
 
 
 @host_inputs.register(HasRows)
 def host_inputs_of_some_rows(op, node):
-    """The number of rows is read on the host."""
+    """Return the input that is read on the host: the number of all rows."""
     return (1,)
 
 
 @array_funcify.register(OwnRows)
 def own_rows_entry(op, node, xp):
-    """Take a view."""
+    """Return the function that computes the Op: `OwnRows.part`, which takes a view."""
     return partial(op.part, node)
 
 
 @host_inputs.register(OwnRows)
 def host_inputs_of_own_rows(op, node):
-    """Numbers of rows are read on the host."""
+    """Return the inputs that are read on the host: the numbers of rows."""
     return (1, 2, 3)

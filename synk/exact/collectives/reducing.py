@@ -3,8 +3,8 @@
     AllReduce       arrays of one dtype -> one flat vector -> the communicator -> views of the result
     ReduceScatter   the same of one array, of which each rank keeps its part of the rows
 
-What combines gradients is again one of these: ``differentiated`` names its operation, ``factors`` are the
-derivatives of a result by this rank's value.
+Gradients are combined over the ranks by such Ops, too: ``differentiated`` names the operation, and
+``factors`` returns the derivatives of a result with respect to this rank's value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class ReducingOp(CollectiveOp):
 class AllReduceOp(ReducingOp):
     """Combine the values of all ranks: several arrays of one dtype by one collective.
 
-    ``AllReduceOp(op)(x, y, ranks)`` returns a list with the result for each array; of one array, the result.
+    ``AllReduceOp(op)(x, y, ranks)`` returns a list with the result for each array, or for one array its
+    result.
     """
 
     def make_node(self, *inputs: Any) -> Apply:
@@ -56,7 +57,7 @@ class AllReduceOp(ReducingOp):
         check_operation(self.op, xs[0].type.dtype, "what is to be reduced")
         return Apply(self, [*xs, together], [TensorType(x.type.dtype, x.type.shape)() for x in xs])
 
-    def infer_shape(self, *arguments: Any) -> list:  # those of versions before 3.1 have the graph in front
+    def infer_shape(self, *arguments: Any) -> list:  # PyTensor before 3.1 passes the graph first
         return list(arguments[-1][:-1])
 
     def meet(self, xp: Any, together: Any, *arrays: Any) -> Sequence[Any]:
@@ -81,7 +82,7 @@ class AllReduceOp(ReducingOp):
 
 
 class ReduceScatterOp(ReducingOp):
-    """Combine the values of all ranks, and leave each its part of the rows."""
+    """Combine the arrays of all ranks, and return this rank's part of the result's rows."""
 
     def make_node(self, x: Any, together: Any) -> Apply:
         x = pt.as_tensor_variable(x)
@@ -102,7 +103,10 @@ class ReduceScatterOp(ReducingOp):
 
 
 class ReduceScatterGradient(ReducingOp):
-    """Join the parts of all ranks to ``length`` rows; "avg" divides them by the number of ranks with rows."""
+    """Join the gradients of all ranks' parts to ``length`` rows.
+
+    "avg" divides them by the number of ranks that have rows.
+    """
 
     lengths = (1,)
 
@@ -117,7 +121,8 @@ class ReduceScatterGradient(ReducingOp):
 
     def meet(self, xp: Any, together: Any, *arrays: Any) -> Sequence[Any]:
         slope, length = arrays
-        # By a sum, to which a rank without rows adds zeros: it has a part too, and gathers none.
+        # Parts are joined by a sum of padded arrays: a rank without rows for a slice has a part, too, and
+        # adds 0.
         padded = xp.zeros((int(length), *slope.shape[1:]), slope.dtype)
         padded[part_of_rank(together, int(length))] = slope
         return combined(xp, together, [padded], self.op)
@@ -127,7 +132,7 @@ class ReduceScatterGradient(ReducingOp):
 
 
 def combined(xp: Any, together: Any, arrays: Sequence[Any], op: str) -> list[Any]:
-    """Return arrays combined with those of all ranks, by one collective."""
+    """Return this rank's arrays combined with those of all other ranks, by one collective."""
     if len(arrays) == 1 and op != "avg":
         return [together.all_reduce(xp.array(arrays[0]), op)]
     arrays = [xp.asarray(array) for array in arrays]
@@ -135,7 +140,7 @@ def combined(xp: Any, together: Any, arrays: Sequence[Any], op: str) -> list[Any
     share = [xp.ones(1, arrays[0].dtype)] if op == "avg" else []
     flat = together.all_reduce(xp.concatenate([*(array.ravel() for array in arrays), *share]), op)
     if share:
-        with np.errstate(all="ignore"):  # where none has any
+        with np.errstate(all="ignore"):  # where no rank has rows, 0 is divided by 0
             flat = flat[:-1] / flat[-1:]
     ends = np.cumsum([array.size for array in arrays])
     return [
@@ -161,7 +166,7 @@ def factors(op: str, xs: Sequence[Any], ys: Sequence[Any], together: Any) -> lis
         .make_node(*[zero.astype(x.type.dtype) for zero, x in zip(is_zero, xs, strict=True)], together)
         .outputs
     )
-    # Of what is not zero: the product of the others is 0 where two are.
+    # The product of the elements that are not 0 serves, for all ranks but those of which another has a 0.
     filled = [pt.switch(zero, pt.ones_like(x), x) for zero, x in zip(is_zero, xs, strict=True)]
     products = AllReduceOp("prod").make_node(*filled, together).outputs
     return [
@@ -171,5 +176,5 @@ def factors(op: str, xs: Sequence[Any], ys: Sequence[Any], together: Any) -> lis
 
 
 def part_of_rank(together: Any, n_rows: int) -> slice:
-    """Return the rows that are this rank's part of so many."""
+    """Return the slice of this rank's part of ``n_rows`` rows that are split over all ranks."""
     return slice(*split(n_rows, together.n_ranks)[together.rank])

@@ -1,6 +1,6 @@
-"""Rules of Ops that ask where this rank's rows stand among all: single rows, stretches, running sums.
+"""Rules of Ops for which the position of this rank's rows among all rows counts: indexing, running sums.
 
-x[1:-1], cumsum(x, axis=0) -> what this rank has of it, of its own rows and the number of the first
+x[1:-1], cumsum(x, axis=0) -> the rows of the result that this rank has, from its own rows and `first_row`
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ OF_THE_RANGE = Assert("index out of range of the rows of all ranks")
 
 @relate.register(Subtensor)
 def subtensor_of_rows(op: Subtensor, node: Apply, given: Relations) -> Outcome:
-    """A stretch of all rows is, on each rank, what it has of it; a single row is a sum with one term."""
+    """Relate rows taken by a slice or a single index, which count the rows of all ranks.
+
+    Of a slice, each rank has the rows that are its own. A single row is a part of a sum: the rank that has
+    the row gives it, and all others give 0.
+    """
     if (outcome := subtensor(op, node, given)) is not None:
         return outcome
     value, *indices = given
@@ -69,7 +73,7 @@ def subtensor_of_rows(op: Subtensor, node: Apply, given: Relations) -> Outcome:
 @relate.register(AdvancedSubtensor1)
 @relate.register(AdvancedSubtensor)
 def picked_rows(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A few rows by constant numbers are a sum over ranks, of which one has each."""
+    """Relate rows that are picked by constant numbers: a part of a sum, to which one rank gives each row."""
     if (outcome := advanced_subtensor(op, node, given)) is not None:
         return outcome
     value: Any = given[0]
@@ -96,7 +100,7 @@ def picked_rows(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(IncSubtensor)
 def inc_subtensor_of_rows(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
-    """Write to what this rank has of a stretch of all rows."""
+    """Relate writing to a slice of all rows, or to one row: each rank writes to those that it has."""
     if (outcome := inc_subtensor(op, node, given)) is not None:
         return outcome
     value, added, *indices = given
@@ -105,7 +109,7 @@ def inc_subtensor_of_rows(op: IncSubtensor, node: Apply, given: Relations) -> Ou
     single = not isinstance(op.idx_list[value.axis], slice)
     behind = node.inputs[0].type.ndim - 1 - value.axis - _n_single(op.idx_list[value.axis + 1 :])
     ndim = node.inputs[1].type.ndim
-    at = ndim - behind if single else ndim - behind - 1  # where the axis is in what is added, or is to be put
+    at = ndim - behind if single else ndim - behind - 1  # the axis of rows in the added array
     wanted = SAME if single else rows_along(node.inputs[1], at, _token(op, node, value.axis))
     taken = wanted != SAME and added != wanted
     if taken:
@@ -129,7 +133,10 @@ def inc_subtensor_of_rows(op: IncSubtensor, node: Apply, given: Relations) -> Ou
 
 @relate.register(CumOp)
 def accumulated(op: CumOp, node: Apply, given: Relations) -> Outcome:
-    """Row by row along other axes; along the rows from where those of the ranks before end."""
+    """Relate running sums and products: along rows, a rank continues from the total of the ranks before it.
+
+    Along another axis, each row is computed by itself.
+    """
     (one,) = given
     ndim = node.inputs[0].type.ndim
     axis = 0 if op.axis is None and ndim == 1 else op.axis
@@ -154,7 +161,7 @@ def accumulated(op: CumOp, node: Apply, given: Relations) -> Outcome:
 
 
 def computed(node: Apply, wanted: Relations, relations: Relations, build: Any) -> Rebuilt:
-    """Return the way in which a rank builds a node of inputs with the wanted relations."""
+    """Return a rule's outcome: ``build`` computes the outputs from inputs with the ``wanted`` relations."""
     return Rebuilt(list(zip(node.inputs, wanted, strict=True)), relations, build)
 
 
@@ -162,7 +169,10 @@ def computed(node: Apply, wanted: Relations, relations: Relations, build: Any) -
 
 
 def stretch(x: Any, axis: int, entry: Any) -> slice:
-    """Return which of this rank's rows of ``x`` an entry takes, that is an index of all ranks' rows."""
+    """Return the slice of this rank's rows of ``x`` that an index of all ranks' rows takes.
+
+    ``entry`` is that index, a slice or a single number. The result is empty if this rank has no such row.
+    """
     n = x.shape[axis]
     if isinstance(entry, slice):
         taken, _ = get_canonical_form_slice(entry, total_rows)
@@ -175,7 +185,7 @@ def stretch(x: Any, axis: int, entry: Any) -> slice:
 
 
 def own_part(x: Any, axis: int, entry: slice) -> slice:
-    """Return which part of a stretch of all rows is the one that this rank has."""
+    """Return where this rank's rows are among the rows that the slice ``entry`` takes of all rows."""
     own, (taken, _) = stretch(x, axis, entry), get_canonical_form_slice(entry, total_rows)
     before = pt.maximum(first_row - taken.start + taken.step - 1, 0) // taken.step
     n = pt.maximum(own.stop - own.start + own.step - 1, 0) // own.step
@@ -183,7 +193,7 @@ def own_part(x: Any, axis: int, entry: slice) -> slice:
 
 
 def in_range(value: Any, entry: Any) -> Variable:
-    """Return a value once it is known that there is such a row."""
+    """Return ``value`` with a check that raises unless ``entry`` is the number of a row of all ranks."""
     row = _counted_from_the_front(entry)
     return OF_THE_RANGE(value, pt.ge(row, 0) & pt.lt(row, total_rows))
 
@@ -198,12 +208,12 @@ def _each(value: Relation) -> bool:
 
 
 def _n_single(entries: Any) -> int:
-    """Return how many axes an index leaves out."""
+    """Return the number of entries of an index that are single numbers, each of which removes an axis."""
     return sum(not isinstance(entry, slice) for entry in entries)
 
 
 def _known(entries: Any, variables: Any, indices: Relations, axis: int) -> bool:
-    """Tell whether all ranks know the indices, and those of rows go forwards."""
+    """Tell whether all ranks have the same indices, and a slice of rows has a constant, positive step."""
     if axis >= len(entries) or not all(one == SAME or counted(one) for one in indices):
         return False
     entry = entries[axis]
@@ -214,7 +224,7 @@ def _known(entries: Any, variables: Any, indices: Relations, axis: int) -> bool:
 
 
 def _all_rows(entry: Any, variables: Any, indices: Relations) -> bool:
-    """Tell whether an entry of an index is a slice from the first row to the last, as a loop's is."""
+    """Tell whether an entry of an index is a slice of all rows, such as ``0:n`` in the graph of a loop."""
     if not isinstance(entry, slice):
         return False
     from_the_first = entry.start is None or getattr(variables[entry.start], "data", None) == 0
@@ -223,7 +233,7 @@ def _all_rows(entry: Any, variables: Any, indices: Relations) -> bool:
 
 
 def _token(op: Any, node: Apply, axis: int) -> Any:
-    """Return a token of a stretch of rows; those with equal tokens have equally many rows on each rank."""
+    """Return the ``length`` of `Rows` for a slice of rows, which is the same for equal slices."""
     inputs = (node.inputs[0], *node.inputs[-_n_indices(op) :]) if _n_indices(op) else node.inputs[:1]
     entry = get_idx_list(inputs, op.idx_list)[axis]
     bounds = (entry.start, entry.stop, entry.step)

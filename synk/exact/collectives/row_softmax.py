@@ -1,4 +1,4 @@
-"""The rule of softmax that goes along rows, which lie on all ranks.
+"""The rule of softmax, also along the axis of the rows, of which each rank has some.
 
 exp(x - largest) / total, where the largest and the total are those of all ranks' rows
 """
@@ -23,7 +23,7 @@ ANY = pt.constant(1, dtype="int64")
 @relate.register(Softmax)
 @relate.register(LogSoftmax)
 def softmax(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Row by row; along the rows by its definition."""
+    """Compute along the rows with the largest and the total of all ranks; along other axes, row by row."""
     (one,) = given
     axes = _axes(op, node.inputs[0])
     if not isinstance(one, Rows):
@@ -33,8 +33,9 @@ def softmax(op: Any, node: Apply, given: Relations) -> Outcome:
 
     def part(inputs: Sequence[Any]) -> list[Variable]:
         (x,) = inputs
-        # One row stands in wherever a rank has none, also where no rank has any: softmax of none is none,
-        # while there is no largest of none.
+        # A rank without rows takes the maximum of one row of the least number instead, since there is no
+        # maximum of no rows. `ANY` tells that it does so even if no rank has rows: then the result has none
+        # either.
         largest = pt.max(some_rows(x, one.axis, "max", ANY), axis=axes, keepdims=True)
         shifted = x - all_reduce(largest, "max")
         total = all_reduce(pt.exp(shifted).sum(axis=axes, keepdims=True), "sum")
@@ -44,7 +45,7 @@ def softmax(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _axes(op: Any, variable: Any) -> tuple[int, ...]:
-    """Return the axes that an Op goes along."""
+    """Return the axes along which a softmax is computed, none of them negative."""
     ndim = variable.type.ndim
     axis = op.axis
     if axis is None:

@@ -3,7 +3,8 @@
     AllGather   arrays of all ranks, joined along an axis     its gradient: each rank's own part of a sum
     Broadcast   that of one rank                              its gradient: a sum, on that rank
 
-Ranks may bring arrays of different shapes, so gradients are told which shape this rank's has.
+The ranks' arrays may differ in shape, so the Ops of gradients have the length or shape of this rank's array
+as an input.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class AllGatherOp(CollectiveOp):
         axis = self.axis
 
         def joined(parts: Sequence[Any]) -> Any:
-            # Without any length along the axis the others need not fit: of no rows nothing else may be known.
+            # An array without rows is left out, since its other lengths may be unknown, and not fit.
             parts = [part for part in parts if len(part)] or parts[:1]
             return xp.concatenate([xp.moveaxis(part, 0, axis) for part in parts], axis)
 
@@ -55,7 +56,10 @@ class AllGatherOp(CollectiveOp):
 
 
 class AllGatherGradient(CollectiveOp):
-    """Return this rank's own part of a sum over ranks: of ``length`` along an axis, in rank order."""
+    """Sum the gradients over ranks, and return this rank's part of the sum along an axis.
+
+    The parts are in rank order; that of this rank has the given ``length``.
+    """
 
     __props__ = ("axis", "number")
     lengths = (1,)
@@ -78,7 +82,7 @@ class AllGatherGradient(CollectiveOp):
         lengths = together.on_host.all_gather(np.reshape(length, (1,)))
         total = together.all_reduce(xp.array(slope), "sum")
         before, behind = total.shape[: self.axis], total.shape[self.axis + 1 :]
-        if not lengths[together.rank].size:  # without rows it had no part in what was gathered
+        if not lengths[together.rank].size:  # a rank without rows had no part in what was gathered
             return [xp.zeros((*before, int(length), *behind), total.dtype)]
         start = int(np.concatenate([[0], *lengths[: together.rank]]).sum())
         return [total[(*(slice(None),) * self.axis, slice(start, start + int(length)))].copy()]
@@ -119,7 +123,7 @@ class BroadcastOp(CollectiveOp):
 
 
 class BroadcastGradient(CollectiveOp):
-    """Return the sum over ranks on the root, and zeros of the given shape on others."""
+    """Sum the gradients over ranks; return the sum on the rank ``root``, and zeros of ``shape`` on others."""
 
     __props__ = ("root", "number")
     lengths = (1,)
@@ -147,7 +151,7 @@ class BroadcastGradient(CollectiveOp):
 
 
 def root_of(together: Any, root: int) -> int:
-    """Return the rank that ``root`` means; raise ValueError if it is no rank of several."""
+    """Return ``root``, or 0 on a single rank; raise ValueError if several ranks have none of that number."""
     if together.n_ranks == 1:
         return 0
     if root >= together.n_ranks:

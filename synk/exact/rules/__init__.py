@@ -1,4 +1,4 @@
-"""Know how the values of a graph relate to the rows that ranks share: relations, and a rule for each Op."""
+"""Rules, one for each Op, that tell how ranks' values relate to one process's value of the same variable."""
 
 from synk.exact.rules import elementwise as elementwise
 from synk.exact.rules import indexing as indexing

@@ -1,4 +1,4 @@
-"""Rules of elementwise Ops: row by row, and sums of what is linear."""
+"""Rules of elementwise Ops: rows are computed one by one, and linear Ops keep parts of sums."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ OPPOSITE = {"max": "min", "min": "max"}
 
 @relate.register(Elemwise)
 def elementwise(op: Elemwise, node: Apply, given: Relations) -> Outcome:
-    """Rows stay rows, beside the same rows of other inputs; without rows `parts` or `counting` decides."""
+    """Let rows stay rows, with the other inputs' same rows; without rows `parts` or `counting` decides."""
     outputs = len(node.outputs)
     if isinstance(op.scalar_op, ps.Second) and isinstance(given[0], Partial | Count | Counts):
-        # Of the first input the shape alone is read, and that of a part is that of the whole.
+        # Only the shape of the first input is read, and a part has the shape of the whole value.
         plain = not isinstance(given[1], Rows | RowNumbers)
         return (given, [given[1]]) if plain else None
     if (own := owned(given)) is not None:
@@ -58,7 +58,7 @@ def elementwise(op: Elemwise, node: Apply, given: Relations) -> Outcome:
 @relate.register(TensorFromScalar)
 @relate.register(ScalarFromTensor)
 def same_number(op: Any, node: Apply, given: Relations) -> Outcome:
-    """The number keeps its relation."""
+    """Let a number keep its relation when a scalar becomes a 0-d tensor, or the reverse."""
     return given, given
 
 
@@ -66,7 +66,7 @@ def same_number(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _leading_rows(given: Relations) -> Rows | None:
-    """Return the rows that the result has: along the axis where most inputs have them; None without."""
+    """Return the relation of the result's rows: along the axis where most inputs have rows; None without."""
     rows = [one for one in map(as_rows, given) if isinstance(one, Rows)]
     if not rows:
         return None
@@ -83,7 +83,7 @@ def _beside(rows: Rows, variable: Any, relation: Any) -> Any:
 
 
 def matching(one: Rows, other: Rows) -> bool:
-    """Tell whether two values have equally many rows on each rank if one process has as many of both."""
+    """Tell whether two relations have equally many rows on each rank, if their totals are equal."""
     plain = not selected(one) and not selected(other)
     return one.axis == other.axis and (plain or one.length == other.length)
 
@@ -92,12 +92,12 @@ def matching(one: Rows, other: Rows) -> bool:
 
 
 def keeps_counting(before: str, after: str) -> bool:
-    """Tell whether the ranks' numbers of rows add up to that of all rows in the dtype ``after``, too."""
+    """Tell whether numbers of rows of dtype ``before`` add up to the total in the dtype ``after``, too."""
     return after in ("float32", "float64") or (after == "int64" and before.startswith(("int", "uint")))
 
 
 def counting(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A number of rows stays one when cast or multiplied; other Ops need that of all ranks' rows."""
+    """Let a number of rows stay one when it is cast or multiplied; other Ops need the total of all ranks."""
     if isinstance(op, ps.Cast | ps.Identity):
         before, after = node.inputs[0].type.dtype, node.outputs[0].type.dtype
         return (given, given) if before == after or keeps_counting(before, after) else None
@@ -117,6 +117,8 @@ def parts(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _parts(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that registers a rule in `parts` for scalar Ops."""
+
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
         for op in ops:
             parts.register(op)(rule)
@@ -135,19 +137,22 @@ def _keep_dtype(node: Apply, given: Relations) -> bool:
 
 
 def _part_of(given: Relations) -> Partial:
-    """Return the relation of a value computed from parts; it is picked if all of them are."""
+    """Return the relation of a value computed from parts; it is ``picked`` if all of these are."""
     parts = [one for one in given if isinstance(one, Partial)]
     return Partial(parts[0].op, picked=all(one.picked for one in parts))
 
 
 def _beside_numbers(node: Apply, given: Relations, position: int) -> bool:
-    """Tell whether all other inputs are known to be finite and not 0, which could make NaN of parts."""
+    """Tell whether all inputs but one are known to be finite and not 0.
+
+    Infinities and zeros would make NaN of a part that is 0 or infinite only because the rank lacks the rows.
+    """
     others = [k for k in range(len(given)) if k != position]
     return all(isinstance(given[k], Count) or _is_number(node.inputs[k]) for k in others)
 
 
 def _is_number(variable: Any) -> bool:
-    """Tell whether a variable is a constant, neither infinite nor 0."""
+    """Tell whether a variable is a constant that is finite and not 0."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         (variable,) = variable.owner.inputs
     return isinstance(variable, Constant) and bool((np.isfinite(variable.data) & (variable.data != 0)).all())
@@ -161,7 +166,7 @@ def _only_parts(given: Relations) -> set[str]:
 
 @_parts(ps.Add, ps.Sub)
 def added(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Parts of sums add up to a part of a sum; a finite number may be added to an extreme."""
+    """Let parts of sums add up to a part of a sum; to a minimum or maximum a finite number may be added."""
     given = [SUM if isinstance(one, Count) else one for one in given]
     ops = _only_parts(given)
     if ops == {"sum"}:
@@ -179,13 +184,16 @@ def added(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _open_ended(node: Apply) -> bool:
-    """Tell whether the dtype has infinities; the least integer, of a rank without rows, may wrap around."""
+    """Tell whether the result's dtype has infinities.
+
+    Else a rank without rows has the least or largest integer, which may wrap around.
+    """
     return bool(node.outputs[0].type.dtype.startswith("float"))
 
 
 @_parts(ps.Neg)
 def negated(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A part of a sum stays one; a minimum becomes a maximum, and the reverse."""
+    """Let a negated part of a sum stay a part; a minimum becomes a maximum, and the reverse."""
     (part,) = given
     if part == SUM or (isinstance(part, Partial) and part.op in OPPOSITE and _open_ended(node)):
         return given, [Partial(OPPOSITE.get(part.op, part.op), part.picked)]
@@ -194,14 +202,14 @@ def negated(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @_parts(ps.Mul)
 def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A part of a sum, times a value that is the same on all ranks, stays one; parts of products multiply."""
+    """Let a part of a sum, times a value that all ranks have, stay a part; parts of products multiply."""
     ops = _only_parts([SAME if isinstance(one, Count) else one for one in given])
     if not _keep_dtype(node, given):
         return None
     if ops == {"prod"}:
         return [Partial("prod")] * len(given), [Partial("prod")]
     if ops == {"sum"}:
-        # Rather a sum over all rows: the others are completed.
+        # One factor stays a part, and the others are completed: preferably it is a sum, not a picked row.
         first = min((k for k, one in enumerate(given) if one == SUM), key=lambda k: given[k].picked)
         if given[first].picked and not _beside_numbers(node, given, first):
             return None
@@ -211,7 +219,7 @@ def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @_parts(ps.TrueDiv)
 def divided(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A part of a sum, divided by a value that all ranks have, stays one if the dtype keeps parts."""
+    """Let a part of a sum, divided by a value that all ranks have, stay a part if the dtype allows it."""
     if given[0] != SUM or not _keep_dtype(node, given):
         return None
     return ([SUM, SAME], given[:1]) if not given[0].picked or _beside_numbers(node, given, 0) else None
@@ -219,13 +227,13 @@ def divided(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @_parts(ps.Cast, ps.Identity)
 def converted(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Parts stay parts in another dtype if that keeps parts; see `keeps_parts`."""
+    """Let parts stay parts in another dtype if `keeps_parts` allows it."""
     return (given, given) if _only_parts(given) and _keep_dtype(node, given) else None
 
 
 @_parts(ps.Switch)
 def chosen(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A choice between parts of one kind is a part if the condition is the same on all ranks."""
+    """Let a choice between parts of one kind be a part if the condition is the same on all ranks."""
     ops = _only_parts(given[1:])
     if given[0] == SAME and len(ops) == 1 and _keep_dtype(node, given):
         part = _part_of(given)

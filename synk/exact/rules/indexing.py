@@ -28,7 +28,10 @@ WHOLE = slice(None, None, None)
 
 
 def subtensor(op: Subtensor, node: Apply, given: Relations) -> Outcome:
-    """Rows whose axis is not indexed stay rows, and parts parts; of stretches of rows see `row_positions`."""
+    """Let rows stay rows if their axis is not indexed, and parts parts.
+
+    For slices along the axis of rows see `synk.exact.collectives.row_positions`.
+    """
     value, *indices = given
     if any(one != SAME for one in indices):
         return None
@@ -43,14 +46,14 @@ def subtensor(op: Subtensor, node: Apply, given: Relations) -> Outcome:
 
 
 def kept_axis(entries: Any, axis: int) -> int | None:
-    """Return the position of an axis after basic indexing; None if that does not take all of it."""
+    """Return the position of an axis after basic indexing; None if not all of the axis is taken."""
     if axis < len(entries) and entries[axis] != WHOLE:
         return None
     return axis - sum(not isinstance(entry, slice) for entry in entries[:axis])
 
 
 def _some_lengths(op: Subtensor, node: Apply, value: Counts, given: Relations) -> Outcome:
-    """Return the relations of constant entries of a shape: numbers of rows, or the same on all ranks."""
+    """Return the relations if a shape is indexed by constants: a length is a number of rows, or `SAME`."""
     known = iter([variable.data if isinstance(variable, Constant) else None for variable in node.inputs[1:]])
     (entry,) = op.idx_list
     if isinstance(entry, slice):
@@ -68,7 +71,7 @@ def _some_lengths(op: Subtensor, node: Apply, value: Counts, given: Relations) -
 
 
 def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
-    """Each rank writes to its own rows, if their axis is not indexed, or to its part of a sum."""
+    """Let each rank write to its own rows, if their axis is not indexed, or to its part of a sum."""
     value, added, *indices = given
     if any(one != SAME for one in indices):
         return None
@@ -84,18 +87,21 @@ def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
 
 
 def _adds_parts(node: Apply, added: Any) -> bool:
-    """Tell whether parts of a sum, added to an array, are parts in the dtype of the array, too."""
+    """Tell whether parts of a sum are still parts after they were converted to the dtype of an array."""
     after, before = (variable.type.dtype for variable in node.inputs[:2])
     return added != SUM or keeps_parts(SUM, before, after)
 
 
 def kept_ndim(entries: Any, ndim: int) -> int:
-    """Return how many axes basic indexing leaves."""
+    """Return the number of axes that are left of ``ndim`` after basic indexing by ``entries``."""
     return ndim - sum(not isinstance(entry, slice) for entry in entries)
 
 
 def _around(entries: Any, added: Rows, node: Apply) -> Rows | None:
-    """Return the rows that an array has if ``added`` is added to them; None if their axis is indexed."""
+    """Return the rows that an array must have so that the rows ``added`` are added to them.
+
+    Return None if their axis is indexed.
+    """
     ndim = node.inputs[0].type.ndim
     inside = added.axis + kept_ndim(entries, ndim) - node.inputs[1].type.ndim
     for axis in range(ndim):
@@ -105,7 +111,10 @@ def _around(entries: Any, added: Rows, node: Apply) -> Rows | None:
 
 
 def advanced_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Each rank picks by its rows' indices from a table, or from its own rows; a part stays a part."""
+    """Let each rank pick by its own rows of indices, from a table that all have or from its own rows.
+
+    A part of a sum stays a part.
+    """
     value, *indices = given
     if (selected := _selected(op, node.inputs[1:], given[1:])) is not None:
         return [Rows(0), Rows(0)], [selected]
@@ -119,7 +128,7 @@ def advanced_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Nonzero)
 def nonzero(op: Nonzero, node: Apply, given: Relations) -> Outcome:
-    """Each rank finds the nonzero elements of its own rows: their row numbers, and places in the rows."""
+    """Let each rank find the nonzero elements of its own rows: their row numbers and positions in a row."""
     if given[0] != Rows(0):
         return None
     found = node.inputs[0]
@@ -127,7 +136,10 @@ def nonzero(op: Nonzero, node: Apply, given: Relations) -> Outcome:
 
 
 def _selected(op: Any, variables: Any, indices: Relations) -> Rows | None:
-    """Return the rows that a boolean mask with as many rows selects; None if the index is no such mask."""
+    """Return the relation of rows that are selected by a boolean mask with an element for each row.
+
+    Return None if the index is no such mask.
+    """
     if len(indices) != 1 or getattr(op, "idx_list", (0,)) != (0,) or indices[0] != Rows(0):
         return None
     (mask,) = variables
@@ -135,9 +147,9 @@ def _selected(op: Any, variables: Any, indices: Relations) -> Rows | None:
 
 
 def indexed(op: Any, node: Apply, indices: Relations, offset: int = 1) -> list[Any] | None:
-    """Return for each axis the relation of the array that indexes it, None if all of the axis is taken.
+    """Return for each axis the relation of the array that indexes it; None for an axis that is not indexed.
 
-    Return None instead of a list for masks and for slices with bounds, which this does not cover.
+    Return None instead of a list if there are masks, or slices with bounds.
     """
     variables = node.inputs[offset:]
     entries = getattr(op, "idx_list", (0,))
@@ -188,7 +200,7 @@ def _picked(node: Apply, value: Any, entries: list[Any], given: Relations) -> Ou
 
 
 def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Outcome:
-    """Each rank picks from its own rows, by their numbers: `x[arange(n), y]`."""
+    """Return the relations if each rank picks from its own rows by their numbers: `x[arange(n), y]`."""
     if value.length != EACH:
         return None
     numbers = entries[value.axis]
@@ -207,7 +219,10 @@ def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Out
 @relate.register(AdvancedIncSubtensor1)
 @relate.register(AdvancedIncSubtensor)
 def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Each rank adds to its own rows, or to a table that all have: then its result is a part of a sum."""
+    """Let each rank add to its own rows or, with its rows of indices, to a table that all ranks have.
+
+    The table that a rank adds to is then a part of a sum.
+    """
     value, added, *indices = given
     table, values = node.inputs[:2]
     if (selected := _selected(op, node.inputs[2:], indices)) is not None:
@@ -215,13 +230,13 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
         return [Rows(0), wanted_values, Rows(0)], [Rows(0)]
     entries = indexed(op, node, indices, offset=2)
     if entries is not None and value == SAME and entries[0] == RowNumbers(EACH):
-        value = Rows(0)  # each rank needs its own rows of it only
+        value = Rows(0)  # each rank needs only its own rows of the array
     if entries is None or (op.set_instead_of_inc and not isinstance(value, Rows)):
         return None
     if isinstance(value, Rows):
         return _added_to_own(node, value, entries)
     if table.type.dtype == "bool" or not all(isinstance(one, Rows) or one == SAME for one in indices):
-        return None  # ranks' parts of truth values have no sum
+        return None  # booleans of ranks cannot be added up
     per_row = [one for one in (added, *indices) if isinstance(one, Rows)]
     if entries[0] is None or any(one is None for one in entries[1:]):
         return None
@@ -241,7 +256,7 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
 
 
 def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
-    """Each rank adds to its own rows, by their numbers: the gradient of `x[arange(n), y]`."""
+    """Return the relations if each rank adds to its own rows, as in the gradient of `x[arange(n), y]`."""
     arrays = node.inputs[2:]
     if all(one == SAME for one in entries if one is not None):
         return _added_to_columns(node, value, entries)
@@ -258,7 +273,7 @@ def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
 
 
 def _added_to_columns(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
-    """Each rank writes to the same columns of its own rows."""
+    """Return the relations if each rank writes to the same columns of its own rows."""
     indexed_axes = [axis for axis, one in enumerate(entries) if one is not None]
     if value.axis in indexed_axes or indexed_axes[-1] - indexed_axes[0] + 1 != len(indexed_axes):
         return None

@@ -1,4 +1,4 @@
-"""Rules of Ops that are a graph: as of the nodes inside; for loops see `synk.exact.loops`."""
+"""Rules of Ops with a graph inside, whose nodes are asked instead; for loops see `synk.exact.loops`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from synk.exact.rules.table import Instead, Outcome, Relations, relate
 
 @relate.register(OpFromGraph)
 def graph_as_op(op: OpFromGraph, node: Apply, given: Relations) -> Outcome:
-    """The nodes inside of the Op decide, each by its own rule."""
+    """Replace the Op by the graph inside of it, whose nodes are asked, each by its own rule."""
     graph = plain_graph(op)
     return Instead(substitute(graph.outputs, dict(zip(graph.inputs, node.inputs, strict=True))))
 
 
 @relate.register(Einsum)
 def einsum(op: Einsum, node: Apply, given: Relations) -> Outcome:
-    """Rows stay rows if the result keeps their axis, by its letter; else the result is a part of a sum."""
+    """Let rows stay rows if the result has the letter of their axis; else the result is a part of a sum."""
     inputs, arrow, output = op.subscripts.partition("->")
     terms = inputs.split(",")
     rows = [

@@ -1,4 +1,4 @@
-"""Rules of shapes, and of arrays that are made by their shape."""
+"""Rules of Ops that return lengths and shapes, and of Ops that make an array of a given shape."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from synk.exact.rules.table import Instead, Outcome, Relations, relate
 
 @relate.register(Shape)
 def shape(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A shape has this rank's number of rows in it; that of other values is the same on all ranks."""
+    """Relate a shape: with an axis of rows it has this rank's number of them, else it is `SAME`."""
     one = as_rows(given[0])
     if isinstance(one, Rows):
         lengths = [None] * node.inputs[0].type.ndim
@@ -52,14 +52,14 @@ def shape(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Shape_i)
 def shape_i(op: Any, node: Apply, given: Relations) -> Outcome:
-    """One length of a shape: this rank's number of rows, or else the same on all ranks."""
+    """Relate one length of a shape: it is this rank's number of rows, or the same on all ranks."""
     one = as_rows(given[0])
     return given, [Count(one.length) if isinstance(one, Rows) and one.axis == op.i else SAME]
 
 
 @relate.register(MakeVector)
 def make_vector(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Lengths make a shape, in which some may be numbers of rows; parts of a sum make a vector of parts."""
+    """Let lengths make a shape, of which some may be numbers of rows; parts of a sum stay parts."""
     counts = [isinstance(one, Count) for one in given]
     if all(one == SAME or counts[k] for k, one in enumerate(given)):
         return given, [Counts(tuple(one.length if isinstance(one, Count) else None for one in given))]
@@ -72,7 +72,7 @@ def make_vector(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(ARange)
 def arange(op: Any, node: Apply, given: Relations) -> Outcome:
-    """``arange(n)`` gives the positions of this rank's rows if ``n`` is their number."""
+    """Let ``arange(n)`` be the numbers of this rank's rows if ``n`` is how many it has."""
     start, _, step = node.inputs
     plain = [
         given[0] == SAME and _is(start, 0),
@@ -85,7 +85,7 @@ def arange(op: Any, node: Apply, given: Relations) -> Outcome:
 @relate.register(Alloc)
 @relate.register(AllocEmpty)
 def alloc(op: Any, node: Apply, given: Relations) -> Outcome:
-    """A length that is a number of rows makes an axis of rows; a part of a sum, repeated, stays a part."""
+    """Let a length that is a number of rows make an axis of rows; a repeated part of a sum stays a part."""
     value, lengths = (given[0], given[1:]) if isinstance(op, Alloc) else (SAME, given)
     counts = [(axis, one.length) for axis, one in enumerate(lengths) if isinstance(one, Count)]
     others = all(one == SAME or isinstance(one, Count) for one in lengths)
@@ -101,7 +101,7 @@ def alloc(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Reshape)
 def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Rows stay rows along the first axis that is not of length 1; a part of a sum stays a part."""
+    """Let rows stay rows, along the result's first axis not of length 1; a part of a sum stays a part."""
     value, lengths = given
     if isinstance(value, Partial) and lengths == SAME:
         return given, given[:1]
@@ -116,7 +116,7 @@ def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
         if length is None or any(one is not None for one in others):
             return None
         if length != value.length and (selected(value) or not isinstance(length, str)):
-            return None  # of a selection nothing says how many elements are where
+            return None  # nobody but the rank knows how many rows it has selected
         if length == value.length and (inferred := _inferred(node, value.axis, axis)) is not None:
             return Instead([node.inputs[0].reshape(inferred)])
         return given, [Rows(axis, length)]
@@ -147,11 +147,11 @@ def _inferred(node: Apply, before: int, after: int) -> list[Any] | None:
 
 
 def _rows_of_each(node: Apply, elements: list[Any], before: int, after: int) -> Any:
-    """Return how many rows of the reshaped value each row gives; `SCALED` where that is not known.
+    """Return the number of rows of the reshaped value that one row becomes; `SCALED` if it is not known.
 
-    None where a row is known not to give a whole number of them. Where lengths are unknown, as in a batch of
-    images in rows, a whole number is assumed, since gathering all rows would cost too much; a rank whose
-    elements do not fit raises an error.
+    Return None if it is known to be no whole number. If lengths are unknown, as in a batch of images in rows,
+    a whole number is assumed, since it would cost too much to gather all rows; a rank whose elements do not
+    fit then raises an error.
     """
     x = node.inputs[0]
     inner = {axis: length for axis, length in enumerate(x.type.shape) if axis != before}
@@ -200,7 +200,7 @@ def _axis_of(length: Variable, x: Variable) -> int | None:
 
 
 def _shaped_as(x: Variable) -> Variable:
-    """Return the variable that a chain of one-input elementwise Ops starts from, of the same shape."""
+    """Return the start of a chain of elementwise Ops with one input, which has the same shape as ``x``."""
     while x.owner is not None and isinstance(x.owner.op, Elemwise) and len(x.owner.inputs) == 1:
         (x,) = x.owner.inputs
     return x
@@ -243,7 +243,7 @@ def _converts(op: Any) -> bool:
 
 @relate.register(SpecifyShape)
 def specify_shape(op: Any, node: Apply, given: Relations) -> Outcome:
-    """The value keeps its relation, unless the Op demands a fixed number of rows, which ranks do not have."""
+    """Let the value keep its relation, unless the Op fixes the number of rows, which ranks do not have."""
     value, *lengths = given
     if isinstance(value, Rows):
         said = node.inputs[1 + value.axis]

@@ -1,4 +1,4 @@
-"""Rules of Ops that move values: transposed, joined, split, passed on."""
+"""Rules of Ops that move values without computing: they transpose, join, split or pass them on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synk.exact.rules.table import Outcome, Relations, relate
 
 @relate.register(DimShuffle)
 def dimshuffle(op: DimShuffle, node: Apply, given: Relations) -> Outcome:
-    """Rows lie along another axis afterwards; a part stays a part."""
+    """Let rows lie along the axis to which theirs is moved; a part stays a part."""
     one = as_rows(given[0])
     if isinstance(one, Rows):
         if one.axis not in op.new_order:
@@ -28,7 +28,7 @@ def dimshuffle(op: DimShuffle, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Join)
 def join(op: Join, node: Apply, given: Relations) -> Outcome:
-    """Joined along another axis, rows stay rows, and parts parts; along the axis of rows all are gathered."""
+    """Let rows stay rows if they are joined along another axis, and parts parts; else gather all rows."""
     axis, positions = known_axis(node, 0)
     before = [SAME] * (len(given) - len(positions))  # the axis, where it is an input
     if any(given[k] != SAME for k in range(len(before))):
@@ -52,7 +52,7 @@ def join(op: Join, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(Split)
 def split(op: Split, node: Apply, given: Relations) -> Outcome:
-    """Split along another axis, rows stay rows; a part is split into parts."""
+    """Let rows stay rows if they are split along another axis; a part is split into parts."""
     value, *others = given
     if any(one != SAME for one in others):
         return None
@@ -66,14 +66,14 @@ def split(op: Split, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(CheckAndRaise)
 def checked(op: CheckAndRaise, node: Apply, given: Relations) -> Outcome:
-    """The value keeps its relation; the conditions must be the same on all ranks."""
+    """Let the checked value keep its relation; the conditions must be the same on all ranks."""
     value, *conditions = given
     return [value, *[SAME] * len(conditions)], [value]
 
 
 @relate.register(IfElse)
 def if_else(op: Any, node: Apply, given: Relations) -> Outcome:
-    """All ranks take the same branch; a result has the relation that both branches give it."""
+    """Let all ranks take the same branch; a result has the relation that it has in both branches."""
     _, *values = given
     n = op.n_outs
     results = []

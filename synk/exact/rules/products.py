@@ -15,19 +15,20 @@ from synk.exact.rules.table import Outcome, Relations, relate
 
 @relate.register(Dot)
 def dot(op: Dot, node: Apply, given: Relations) -> Outcome:
-    """Rows of the first factor stay rows of the product, and columns of the second its columns.
+    """Relate a matrix product to its factors.
 
-    Where the rows lie along the axis that is summed over, the product of each rank is a part of a sum.
+    Rows of the first factor are rows of the product, and columns of the second factor its columns. If the
+    batch's rows lie along the axis that is summed over, each rank's product is a part of a sum.
     """
     return product(node, given, batch=0)
 
 
 @relate.register(Blockwise)
 def blockwise(op: Blockwise, node: Apply, given: Relations) -> Outcome:
-    """Rows along a batch axis stay rows, since every matrix is computed by itself.
+    """Let rows along a batch axis stay rows, since every matrix is computed by itself.
 
-    Rows that lie along an axis of the matrices have rules in products (`product`) and in solutions
-    (`_solved`).
+    For rows along an axis of the matrices there are rules for products (`product`) and for solutions of
+    linear equations (`_solved`).
     """
     batch = op.batch_ndim(node)
     rows = [one for one in given if isinstance(one, Rows) and one.axis < batch]
@@ -38,7 +39,7 @@ def blockwise(op: Blockwise, node: Apply, given: Relations) -> Outcome:
     if any(isinstance(one, Own) for one in given) or not all(
         known.issuperset(core) for core in op.outputs_sig
     ):
-        return None  # of no matrices, nothing says how large the results are
+        return None  # a rank without matrices could not know the size of the results
     wanted: list[Any] = []
     for variable, one in zip(node.inputs, given, strict=True):
         if isinstance(one, Rows) and one.axis == axis and one.length == length:
@@ -49,7 +50,7 @@ def blockwise(op: Blockwise, node: Apply, given: Relations) -> Outcome:
 
 
 def _solved(op: Blockwise, node: Apply, given: Relations) -> Outcome:
-    """Each column of the right side is solved by itself: where columns are rows, so are the result's."""
+    """Let each rank solve for its own columns of the right side, if the rows of the batch are its columns."""
     last = Rows(node.inputs[-1].type.ndim - 1)
     if isinstance(op.core_op, SolveBase) and op.core_op.b_ndim == 2 and given[-1] == last:
         return [*[SAME] * (len(given) - 1), last], [last]
@@ -57,7 +58,7 @@ def _solved(op: Blockwise, node: Apply, given: Relations) -> Outcome:
 
 
 def _stays_a_sum(node: Apply, one: Any, position: int) -> bool:
-    """Tell whether a factor is a part of a sum, of which each rank can compute its part of the product."""
+    """Tell whether a factor is a part of a sum such that the product with it is a part of a sum, too."""
     before, after = node.inputs[position].type.dtype, node.outputs[0].type.dtype
     return one == SUM and not one.picked and keeps_parts(SUM, before, after)
 
@@ -81,7 +82,7 @@ def product(node: Apply, given: Relations, batch: int) -> Outcome:
     if outer_left:
         return [left, SAME], [Rows(left.axis, left.length)]
     contracted = (isinstance(left, Rows) or isinstance(right, Rows)) and not outer_right
-    if contracted and node.outputs[0].type.dtype != "bool":  # of truths there is no sum
+    if contracted and node.outputs[0].type.dtype != "bool":  # booleans of ranks cannot be added up
         length = left.length if isinstance(left, Rows) else right.length
         return [Rows(inner_left, length), Rows(inner_right, length)], [SUM]
     if outer_right:

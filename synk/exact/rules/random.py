@@ -1,4 +1,4 @@
-"""Rules of random draws: each rank draws its rows from its own stream, rank 0 what is for all rows."""
+"""Rules of random draws: each rank draws its own rows, and rank 0 the draws that are for all rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synk.exact.rules.table import Outcome, Relations, relate
 
 @relate.register(RandomVariable)
 def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
-    """Each rank draws its own rows if the size or a parameter has rows; else rank 0's draw counts."""
+    """Let each rank draw its own rows if the size or a parameter has rows; else rank 0's draw counts."""
     stream, size, *parameters = given
     ndim = node.outputs[1].type.ndim
     batch = ndim - op.ndim_supp

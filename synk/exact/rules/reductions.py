@@ -1,4 +1,4 @@
-"""Rules of reductions: along rows they give parts, along other axes they leave rows."""
+"""Rules of reductions: along the axis of rows they give parts, along other axes they leave rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ COMBINED_BY: dict[type, str] = {
 
 @relate.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
-    """Reduced along the rows, rows give a part; along other axes they stay rows. A sum of parts is a part."""
+    """Relate a reduction to its input: of rows, along their axis, it is a part, along other axes it has rows.
+
+    A part stays a part if it is reduced by its own operation, as a sum of parts of a sum.
+    """
     one = as_rows(given[0])
     axes = range(node.inputs[0].type.ndim) if op.axis is None else op.axis
     name = _operation(op, node)
@@ -64,7 +67,7 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
 
 
 def _operation(op: CAReduce, node: Apply) -> str | None:
-    """Return the operation that combines results of ranks; None if there is none, as for bits of integers."""
+    """Return the operation that combines the ranks' results; None if there is none, as for bitwise Ops."""
     name = COMBINED_BY.get(type(op.scalar_op))
     if name in ("any", "all"):
         return name if node.inputs[0].type.dtype == "bool" else None
@@ -73,7 +76,10 @@ def _operation(op: CAReduce, node: Apply) -> str | None:
 
 @relate.register(Argmax)
 def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
-    """Rows stay rows if other axes are reduced; along the rows, a graph finds the first largest of all."""
+    """Let rows stay rows if other axes are reduced; along rows, replace the Op by a graph.
+
+    The graph finds the largest element of all rows, and then the first position at which it stands.
+    """
     (one,) = given
     (x,) = node.inputs
     axes = tuple(range(x.type.ndim)) if op.axis is None else op.axis
@@ -95,7 +101,7 @@ def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(ExtractDiag)
 def extract_diag(op: ExtractDiag, node: Apply, given: Relations) -> Outcome:
-    """The diagonal of a part is a part; rows along another axis than the diagonal's two stay rows."""
+    """Let the diagonal of a part be a part; rows stay rows unless the diagonal runs along their axis."""
     (one,) = given
     if isinstance(one, Partial):
         return given, given

@@ -1,9 +1,9 @@
 """Say how a rank's value of a variable relates to the value that one process would compute.
 
-    x, scattered             Rows(0)          the ranks' values, joined along axis 0, are it
-    x.sum(axis=0)            Partial("sum")   the ranks' values, added up, are it
-    x.shape[0]               Count()          as before; where it is a length, each rank makes its own rows
-    w, x.shape[1]            SAME             each rank has it
+    x, scattered             Rows(0)          the ranks' values, joined along axis 0, are that value
+    x.sum(axis=0)            Partial("sum")   the ranks' values, added up, are that value
+    x.shape[0]               Count()          the same; an array of this length has each rank's own rows
+    w, x.shape[1]            SAME             each rank has that value
 
 A rule (`synk.exact.rules.table`) says which relations of an Op's inputs give which of its outputs.
 """
@@ -18,14 +18,14 @@ import numpy as np
 
 
 class Relation:
-    """One of the classes below."""
+    """The base class of relations, which are the classes below."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Same(Relation):
-    """Every rank has one process's value."""
+    """Every rank has the value that one process has."""
 
 
 SAME = Same()
@@ -34,10 +34,11 @@ EACH, SCALED = "each", "scaled"
 
 @dataclass(frozen=True, slots=True)
 class Rows(Relation):
-    """Every rank has a stretch of one process's value along ``axis``; in rank order they are all of it.
+    """Every rank has some rows of one process's value along ``axis``; in rank order they are all of it.
 
-    ``length`` says how many: ``EACH``, the rows of the rank; ``SCALED``, those times a number that is the
-    same on all ranks; or what tells a selection of rows, whose number nothing says beforehand, from others.
+    ``length`` tells their number: ``EACH`` is the number of the rank's rows, ``SCALED`` that number times a
+    factor that is the same on all ranks. Any other ``length`` stands for a selection of rows, whose number is
+    not known beforehand; selections with equal ``length`` have equally many rows.
     """
 
     axis: int
@@ -46,7 +47,7 @@ class Rows(Relation):
 
 @dataclass(frozen=True, slots=True)
 class SomeRows(Relation):
-    """As `Rows`, but one row on a rank that has none, which changes no extreme that is found by ``op``."""
+    """As `Rows`, but a rank without rows has one row that does not change ``op``, "min" or "max"."""
 
     axis: int
     op: str
@@ -56,8 +57,8 @@ class SomeRows(Relation):
 class Partial(Relation):
     """The values of the ranks, combined elementwise by ``op``, are one process's value.
 
-    ``op`` is "sum", "prod", "min" or "max". What is ``picked`` of the rows is all on one rank, and 0 on the
-    others, which is no number over 0, or times infinity.
+    ``op`` is "sum", "prod", "min" or "max". A value is ``picked`` if one rank has all of it, as of a single
+    row, and the others have 0, which would become NaN if it were divided by 0 or multiplied by infinity.
     """
 
     op: str
@@ -68,9 +69,9 @@ SUM = Partial("sum")
 
 
 def keeps_parts(part: Partial, before: str, after: str) -> bool:
-    """Tell whether parts of a value of dtype ``before`` are, each as dtype ``after``, parts of that value so.
+    """Tell whether parts of a value are parts of the cast value if each is cast from ``before`` to ``after``.
 
-    Integers go round where they are too large, and not alike in two dtypes; int64 is large enough for sums.
+    Integers that are too large wrap around, differently in two dtypes; int64 is large enough for sums.
     """
     if before == after:
         return True
@@ -82,9 +83,9 @@ def keeps_parts(part: Partial, before: str, after: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Count(Relation):
-    """The number of this rank's rows, by ``length`` as of `Rows`; one process has the sum of them.
+    """The value is this rank's number of rows, ``length`` as in `Rows`; one process has the sum over ranks.
 
-    Where it is the length of an array, every rank makes its own rows of the array.
+    In an array that is made with this length, every rank has its own rows.
     """
 
     length: Any = EACH
@@ -92,16 +93,20 @@ class Count(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Counts(Relation):
-    """A vector of lengths, such as a shape: for each that is a `Count` its ``length``, None for others."""
+    """The value is a vector of lengths, such as a shape.
+
+    ``lengths`` has the ``length`` of each that is a `Count`, and None for those that are the same on all
+    ranks.
+    """
 
     lengths: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RowNumbers(Relation):
-    """The positions of rows among those of this rank, all or some; joined they mean all ranks'.
+    """The value holds numbers of this rank's rows, counted from 0 on each rank; one process counts through.
 
-    ``length`` is that of `Rows`.
+    ``length``, as in `Rows`, tells how many numbers there are.
     """
 
     length: Any = EACH
@@ -109,9 +114,9 @@ class RowNumbers(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Own(Relation):
-    """A value of each rank's own, such as statistics of its part of a batch, as ``why`` declares.
+    """Each rank has its own value, such as statistics of its part of a batch; ``why`` says for what reason.
 
-    The mean over rows of all ranks' values stands for it.
+    Where one value is needed, it is the mean of the ranks' values, weighted by rows.
     """
 
     why: str
@@ -119,7 +124,7 @@ class Own(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Stream(Relation):
-    """The state of random draws: every rank has its own."""
+    """The value is the state of random draws: every rank has its own."""
 
 
 STREAM = Stream()
@@ -127,41 +132,41 @@ STREAM = Stream()
 
 @dataclass(frozen=True, slots=True)
 class Drawn(Relation):
-    """Every rank has drawn a value where one process draws one for all rows: that of rank 0 stands for it."""
+    """Every rank has drawn a value, where one process draws one for all rows: that of rank 0 counts."""
 
 
 DRAWN = Drawn()
 
 
 def counted(relation: Relation) -> bool:
-    """Tell whether a relation is about numbers of rows, known on every rank without a collective."""
+    """Tell whether a relation is one of lengths with numbers of rows: `Count` or `Counts`."""
     return isinstance(relation, Count | Counts)
 
 
 def selected(relation: Rows | Count | RowNumbers) -> bool:
-    """Tell whether rows are a selection, whose number is that of no others."""
+    """Tell whether rows are a selection, so that only equal selections have equally many rows."""
     return not isinstance(relation.length, str)
 
 
 def as_rows(relation: Any) -> Any:
-    """Return the relation of row numbers that are taken for values of rows; others as they are."""
+    """Return `Rows` for row numbers, which are one value for each row; any other relation as it is."""
     return Rows(0, relation.length) if isinstance(relation, RowNumbers) else relation
 
 
 def rows_along(variable: Any, axis: int, length: Any) -> Relation:
-    """Return the relation of a value beside rows: its own rows along ``axis``, or all of a single one.
+    """Return the relation that an input needs beside rows: rows along ``axis``, or `SAME` if it is broadcast.
 
-    ``axis`` may be negative, where it is broadcast along axes in front that it does not have.
+    It is broadcast if its length along ``axis`` is 1, or if ``axis`` is negative: an axis that it lacks.
     """
     split = 0 <= axis < variable.type.ndim and not variable.type.broadcastable[axis]
     return Rows(axis, length) if split else SAME
 
 
 def first_rows(given: Iterable[Relation]) -> Rows | None:
-    """Return the first relation of rows."""
+    """Return the first relation that is `Rows`; None if there is none."""
     return next((relation for relation in given if isinstance(relation, Rows)), None)
 
 
 def owned(given: Iterable[Relation]) -> Own | None:
-    """Return the first relation to each rank's own value."""
+    """Return the first relation that is `Own`; None if there is none."""
     return next((relation for relation in given if isinstance(relation, Own)), None)

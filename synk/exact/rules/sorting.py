@@ -1,4 +1,4 @@
-"""Rules of Ops that sort, or look up what is sorted."""
+"""Rules of Ops that sort, or that search in sorted arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synk.exact.rules.table import Outcome, Relations, relate
 @relate.register(SortOp)
 @relate.register(ArgSortOp)
 def sorted_(op: Any, node: Apply, given: Relations) -> Outcome:
-    """Rows stay rows if another axis is sorted."""
+    """Let rows stay rows if another axis is sorted; else all ranks sort all rows."""
     one, axis = given[0], known_axis(node, 1)[0]
     if isinstance(one, Rows) and axis is not None and axis % node.inputs[0].type.ndim != one.axis:
         return given, [one]
@@ -25,6 +25,6 @@ def sorted_(op: Any, node: Apply, given: Relations) -> Outcome:
 
 @relate.register(SearchsortedOp)
 def searched(op: SearchsortedOp, node: Apply, given: Relations) -> Outcome:
-    """Each rank looks up its own rows of values in a sorted array that is the same on all ranks."""
+    """Let each rank look up its own rows of values in a sorted array that all ranks have."""
     _, values, *order = given
     return ([SAME, values, *[SAME] * len(order)], [values]) if isinstance(values, Rows) else None

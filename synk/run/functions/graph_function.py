@@ -131,14 +131,14 @@ class GraphFunction(Function):
             leaves_equal=self._tracked(leaves[False]),
             leaves_per_rank=self._tracked(leaves[True]),
             since=f"function {self.name!r}, in which each rank updates it by itself",
-            takes_equal=self._tracked(definition.equals),
+            takes_equal=self._tracked(definition.takes_equal),
             name=self.name,
-            remedies={self._owner.memory.shared.identify(one): text for one, text in definition.otherwise},
+            remedies={self._owner.memory.shared.identify(one): text for one, text in definition.remedies},
             computed_from=tuple(
-                (made, self._tracked(update.made_of))
+                (made, self._tracked(update.sources))
                 for update in definition.updates
                 for made in self._tracked([update.variable])
-                if update.made_of
+                if update.sources
             ),
             leaves_parts=self._tracked([one.variable for one in definition.updates if one.mode == "sum"]),
         )
