@@ -29,7 +29,7 @@ from synk.run.rank.connection import Connection
 from synk.run.rank.failures import failure
 from synk.run.rank.loop import answer
 from synk.transport.commands.interfaces import CLOSE_SECONDS, Disconnected, Leaders
-from synk.transport.commands.leader_link import LeaderEnd, Loss, Standing
+from synk.transport.commands.leader_link import InquiryAnswer, LeaderEnd, Loss
 from synk.transport.commands.mirror import write
 from synk.transport.commands.steps import KnownSteps
 from synk.transport.machines.tree import PlacedMachine
@@ -244,7 +244,7 @@ class Leader:
                 for rank, state in zip(ranks, self._crew.states(), strict=True)
             ]
             here = [rank for rank in late if rank in ranks]
-            self._end.reply(Standing(tuple(here), tuple(states)))
+            self._end.reply(InquiryAnswer(tuple(here), tuple(states)))
 
     def close(self) -> None:
         """End the workers, and close the connections to other machines."""

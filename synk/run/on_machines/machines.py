@@ -122,9 +122,9 @@ def with_remote_ranks(error: SynkTimeout, links: Sequence[LeaderLink]) -> SynkTi
     states = {state.rank: state for state in error.ranks}
     late = [rank for rank in error.late if not any(rank in link.machine.ranks for link in links)]
     for link in asked:
-        if link.standing is not None:
-            late += link.standing.late
-            states |= {state.rank: state for state in link.standing.ranks}
+        if link.inquiry_answer is not None:
+            late += link.inquiry_answer.late
+            states |= {state.rank: state for state in link.inquiry_answer.ranks}
         elif link.replies is None:
             late.append(link.machine.first)
     return SynkTimeout(error.seconds, error.function, tuple(late) or error.late, tuple(states.values()))

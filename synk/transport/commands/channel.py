@@ -1,6 +1,7 @@
-"""Messages between the master and its workers.
+"""The channels by which the master and the workers of one machine exchange messages.
 
-Commands and replies that are small go through the mailboxes; all else goes as frames, over socket pairs.
+Small commands and replies go through mailboxes in shared memory; all other messages go as frames over
+sockets.
 
     MasterChannel.post(message) -> WorkerChannel.receive ... reply -> MasterChannel.collect
 """
@@ -25,10 +26,10 @@ LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each ot
 
 
 class MasterChannel:
-    """The master's ends of all channels, in rank order from rank 1: a `Channel`.
+    """The master's ends of the channels to all workers; it implements `Channel`.
 
     While it waits, it calls ``on_late`` from time to time with the ranks that it waits for; ``on_late``
-    raises to end the wait.
+    raises to end the wait. ``ends`` are sockets, in rank order from rank 1.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class MasterChannel:
         self._receivers = [Receiver(end, *one) for end, *one in zip(ends, self._patience_with, strict=True)]
         self._deaths = deaths
         self._mailbox = mailbox
-        self._frames = 0  # sent to each worker
+        self._frames = 0  # the number of frames that each worker was sent
         self._looked = 0.0
         self._replies: dict[int, Callable[[], Any]] = {}  # those that have come, by rank
         self.waiting = False  # whether a command was sent, and `collect` has not returned its answers
@@ -62,13 +63,14 @@ class MasterChannel:
         if not self._ends:
             return
         mailbox = self._mailbox
-        payload = mailbox.pickled.of(command.steps)  # where that raises, nothing was sent
+        payload = mailbox.pickled.of(command.steps)  # if this raises, nothing was sent
         self.torn = self.waiting = True
         if not mailbox.send(command, payload, self._frames):
             self.post(Relay((), command.number, payload, command.start, command.stop))
             return
         self.torn = False
-        # Now it may be read: a worker that nobody rings for looks up in a moment.
+        # The command is in the box. Even a worker whose doorbell is not rung looks for it within
+        # SLEEP_SECONDS.
         mailbox.wake()
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
@@ -90,7 +92,7 @@ class MasterChannel:
             return []
         mailbox = self._mailbox
         if mailbox.spun():
-            # The way of most commands.
+            # Most replies come here, while the master spins.
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look_for_deaths()
             self.waiting = False
@@ -112,19 +114,19 @@ class MasterChannel:
         self._mailbox.spin.missed(time.monotonic() - began)
 
     def _all_here(self) -> bool:
-        """Take the replies that are in mailboxes; return whether all workers have answered."""
+        """Note the replies that are in mailboxes; return whether all workers have answered."""
         for rank in self._mailbox.arrived():
             self._replies[rank] = partial(self._mailbox.reply, rank)
         return len(self._replies) == len(self._ends)
 
     def _look_for_deaths(self) -> None:
-        """Look for workers that died after they had answered; not every time, for it takes a system call."""
+        """Report workers that died after they had answered; called now and then: it is a system call."""
         self._looked = time.monotonic()
         self._deaths.report(descriptor for descriptor, _ in self._poll.poll(0))
 
     def _receive_ready(self) -> None:
         ready = self._wait()
-        # What a worker said before it died still counts.
+        # A reply that a worker sent before it died still counts.
         self._all_here()
         for descriptor in ready:
             rank = self._rank_of_end.get(descriptor)
@@ -133,10 +135,10 @@ class MasterChannel:
         self._deaths.report(ready)
 
     def _wait(self) -> list[int]:
-        """Sleep until something has come, or a worker has died; return the descriptors that show it."""
+        """Sleep until a reply has come or a worker has died; return the descriptors that became readable."""
         self._mailbox.sleep(True)
         try:
-            # Looked at again after the sleep is announced: who answered before saw nobody to wake.
+            # A worker that answered before the sleep was announced rang no doorbell, so look once more.
             ready = [] if self._all_here() else self._poll.poll(_milliseconds(self._deadline))
         finally:
             self._mailbox.sleep(False)
@@ -149,7 +151,7 @@ class MasterChannel:
             raise TimeoutError("not all workers have answered")
 
     def _while_waiting(self, rank: int) -> None:
-        """Called while a worker is in the middle of a frame: raise if it is time to give up on it."""
+        """Raise if it is time to give up on a worker; called while a frame to or from it is incomplete."""
         self._check_deadline()
         self._on_late([rank])
 
@@ -162,13 +164,13 @@ class MasterChannel:
         self.torn = False
 
     def close(self) -> None:
-        """Release what the workers have sent; the sockets are closed by their owner."""
+        """Release the memory of the workers' replies; the sockets are closed by their owner."""
         for receiver in self._receivers:
             receiver.close()
 
 
 def _first_of(read: Callable[[], tuple[Any, int | None]]) -> Callable[[], Any]:
-    """Return a function that unpickles a reply and leaves out the descriptor, which no reply has."""
+    """Return a function that unpickles a reply, given one that also returns a descriptor."""
     return lambda: read()[0]
 
 
@@ -179,7 +181,7 @@ def _milliseconds(deadline: float | None) -> float:
 
 
 class WorkerChannel:
-    """A worker's end of its channel: a `CommandSource`."""
+    """A worker's end of its channel to the master; it implements `CommandSource`."""
 
     def __init__(self, end: socket.socket, mailbox: WorkerPost):
         self._end = end
@@ -187,7 +189,7 @@ class WorkerChannel:
         self._receiver = Receiver(end)
         self._outbox = Outbox()
         self._frames = 0
-        self._by_mailbox = False  # whether the last command came there: its reply goes there, too
+        self._by_mailbox = False  # whether the last command came by the mailbox, where its reply then goes
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
         self._poll.register(mailbox, select.POLLIN)
@@ -211,7 +213,7 @@ class WorkerChannel:
         return any(descriptor == self._end.fileno() for descriptor, _ in self._poll.poll(0))
 
     def receive_frame(self) -> tuple[Any, int | None]:
-        """Return the next message that comes by the socket, or the error that unpickling it raised."""
+        """Return the next message from the socket and its descriptor, or the error of unpickling it."""
         self._frames += 1
         self._by_mailbox = False
         unpickle = self._receiver.read()
@@ -225,11 +227,11 @@ class WorkerChannel:
         return message, descriptor
 
     def _sleep(self) -> bool:
-        """Sleep until something has come, `SLEEP_SECONDS` at most; return whether there is a frame."""
+        """Sleep until a message has come, `SLEEP_SECONDS` at most; return whether there is a frame."""
         mailbox = self._mailbox
         mailbox.sleep(True)
         try:
-            # Looked at again after the sleep is announced: who wrote before saw nobody to wake.
+            # A command that was written before the sleep was announced rang no doorbell, so look once more.
             ready = [] if mailbox.pending() else self._poll.poll(1000 * SLEEP_SECONDS)
         finally:
             mailbox.sleep(False)

@@ -1,4 +1,4 @@
-"""Share words, doorbells and mailboxes among all ranks of a run.
+"""The memory and doorbells that all ranks of a machine share: control words, eventfds, mailboxes.
 
 Crew (master) -> Commons -> inherited by a fork, or by descriptors -> Commons of a worker
 """
@@ -15,7 +15,7 @@ from synk.transport.processes.stderr_log import StderrLog
 
 
 class Commons:
-    """The shared words, doorbells and mailboxes of a run: new ones, or those that ``descriptors`` says."""
+    """The control words, doorbells and mailboxes of a run: new ones, or those behind ``descriptors``."""
 
     def __init__(self, n_ranks: int, descriptors: Sequence[int] | None = None):
         self.n_ranks = n_ranks
@@ -30,17 +30,17 @@ class Commons:
             self._made = made.pop_all()
 
     def stderr_log(self, rank: int, file: int | None = None) -> StderrLog:
-        """Return where a worker writes its standard error; ``file`` is one that another process made."""
+        """Return the log of a worker's standard error, in a new file or in ``file``, of another process."""
         word = (rank, DELIVERED)
         return StderrLog(partial(self.control.get, *word), partial(self.control.set, *word), file)
 
     def descriptors(self) -> list[int]:
-        """Return the ``2 + n_ranks`` descriptors by which another process shares all this, until `seal`."""
+        """Return the ``2 + n_ranks`` descriptors from which another process makes its `Commons`."""
         bells = [self.bells.fileno(rank) for rank in range(self.n_ranks)]
         return [self.control.segment.descriptor, self.mailboxes.segment.descriptor, *bells]
 
     def seal(self) -> None:
-        """Close the descriptors of memory: who is forked from now on inherits what is mapped."""
+        """Close the descriptors of memory; processes that are forked from now on inherit the mappings."""
         self.control.segment.seal()
         self.mailboxes.segment.seal()
 

@@ -1,4 +1,4 @@
-"""The clock of one command, which starts when the command does.
+"""The deadline of one command, counted from its start.
 
 Turns.deadline -> Deadline -> Workers.look, while the master waits -> a warning, SynkTimeout
 """
@@ -14,11 +14,11 @@ class Deadline:
     Attributes
     ----------
     label : str
-        The command, as errors call it.
+        The command's name in errors.
     seconds : float, optional
-        The time that it has; None where it may take any.
+        The time that the command may take; None for any time.
     began : float
-        When it started, by ``time.monotonic()``: when this was made.
+        When the command started, by ``time.monotonic()``: when this object was made.
     has_warned : bool
         Whether the script was warned of ranks that keep this command waiting.
     """

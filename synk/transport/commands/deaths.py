@@ -3,7 +3,8 @@
     pidfd -> Deaths.register(poll) ... poll -> Deaths.report(what is readable) -> on_death(rank)
 
 The kernel makes a pidfd readable when its process ends, so a death ends the wait within a millisecond. The
-master waits at two places, for replies (`MasterChannel`) and at a barrier (`Barrier`), and asks here at both.
+master waits for replies (`MasterChannel`) and at barriers (`Barrier`); both poll the pidfds and call
+`report`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from synk.transport.commands.interfaces import OnDeath
 
 
 class Deaths:
-    """The processes that a rank depends on.
+    """The processes whose death ends a wait of this rank.
 
     Attributes
     ----------
     found : callable
-        Called with the rank of a process that is found dead, in another way too; raises.
+        Called with the rank of a process that is found dead, also by others who notice it; raises.
 
     Parameters
     ----------
     ranks : dict of int
-        Rank by descriptor; one becomes readable when the process of that rank dies.
+        Ranks by descriptor; a descriptor becomes readable when the process of its rank dies.
     on_death : callable
         The attribute ``found``.
     """
@@ -35,12 +36,12 @@ class Deaths:
         self.found = on_death
 
     def register(self, poll: select.poll) -> None:
-        """Let the sleeper on ``poll`` wake up at a death."""
+        """Add the descriptors to ``poll``, so that a death ends a sleep on it."""
         for descriptor in self._ranks:
             poll.register(descriptor, select.POLLIN)
 
     def report(self, readable: Iterable[int]) -> None:
-        """Tell of those that have died, given the descriptors on which a sleeper woke up."""
+        """Call `found` for each process that has died, given the descriptors that became readable."""
         for descriptor in readable:
             if descriptor in self._ranks:
                 self.found(self._ranks[descriptor])

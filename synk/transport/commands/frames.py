@@ -1,10 +1,11 @@
-"""Messages of any size over a socket that nobody else can reach: a pair, or one that a handshake has proven.
+"""Send and receive messages of any size over a socket.
 
     encode(message) -> Frame -> send ... Receiver.receive -> message
 
-A frame is a head, a pickle, and the buffers of the arrays in it. A reply whose buffers are
-large leaves them in the worker's outbox, a segment that the master has attached. Pickle is
-safe here because both ends are one program: a pair was inherited across ``fork``.
+A frame is a head, a pickle, and the buffers of the arrays in it. The large buffers of a reply are not sent:
+the worker leaves them in its outbox, a segment that the master has attached. Pickle is safe here, because no
+stranger can reach the sockets: they are a pair that was inherited across ``fork``, or both ends have proven
+by a handshake that they belong to the run.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from synk.values.by_value import dumps
 HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
 SIZE = struct.Struct("<Q")
 TIMED_OUT = "timed out"  # what a socket says, always
-CROWDED_SECONDS = 5.0  # to wait for descriptors in flight, of all programs of this user, to arrive
-CROWDED_PAUSE = 0.001  # between looks whether they have
+CROWDED_SECONDS = 5.0  # to wait until descriptors in flight, of all programs of this user, have arrived
+CROWDED_PAUSE = 0.001  # between two trials meanwhile
 APART_BYTES = (
     1 << 12
 )  # smaller buffers are copied into the pickle, which takes less time than two system calls
 INLINE_BYTES = 1 << 16  # larger replies go through the outbox, which saves two copies by the kernel
 
 
-# The other end of a connection, or the way to it, is gone. An error without a number is no connection's, but
-# that of a deadline.
+# Errors which mean that the other end of a connection, or the network between, is gone. An error without a
+# number does not come from a connection but from a deadline.
 GONE = frozenset(
     {
         errno.EPIPE,
@@ -50,35 +51,35 @@ GONE = frozenset(
     }
 )
 
-# Called where the other end keeps this one waiting, about every so often as the socket's timeout says; raises
-# to give up. A socket without a timeout never calls it.
+# Called each time the socket's timeout passes while the other end keeps this one waiting; raises to give up.
+# It is never called for a socket without a timeout.
 Patience = Callable[[], None]
 
 
 def endless() -> None:
-    """Wait as long as it takes."""
+    """Do nothing: a `Patience` that never gives up."""
 
 
 class Frame(NamedTuple):
-    """A message ready to send, and the descriptor that goes with it."""
+    """A message as bytes, ready to send, and the file descriptor that goes with it."""
 
     parts: list[Any]
     descriptor: int | None = None
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the master's and the worker's end of a new channel."""
+    """Return a pair of connected sockets: the master's and the worker's end of a new channel."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 class Outbox:
-    """A segment in which one process leaves large buffers for the other."""
+    """A segment of shared memory in which a worker leaves the large buffers of a reply for the master."""
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
 
     def put(self, buffers: list[memoryview]) -> tuple[int, int | None]:
-        """Copy ``buffers`` in; return the outbox's size and, where it is new, its descriptor."""
+        """Copy ``buffers`` into the segment; return its size and, if it is a new one, its descriptor."""
         total = sum(buffer.nbytes for buffer in buffers)
         new = self._segment is None or self._segment.nbytes < total
         if new:
@@ -93,7 +94,7 @@ class Outbox:
         return self._segment.nbytes, self._segment.descriptor if new else None
 
     def sent(self) -> None:
-        """Close the descriptor: the other end has it."""
+        """Close the segment's descriptor, after it was sent to the other process."""
         if self._segment is not None:
             self._segment.seal()
 
@@ -103,9 +104,9 @@ class Outbox:
 
 
 def encode(message: Any, outbox: Outbox | None = None) -> Frame:
-    """Pickle ``message`` into a frame; buffers stay where they are until it is sent.
+    """Pickle ``message`` into a frame, which refers to the buffers of arrays without copying them.
 
-    Raises whatever pickling raises; nothing was sent then.
+    With an ``outbox``, large buffers are copied there. Raises the error of pickling, if there is one.
     """
     pickled: list[pickle.PickleBuffer] = []
 
@@ -144,10 +145,10 @@ def _send_some(end: socket.socket, part: memoryview, descriptors: list[int]) -> 
 
 
 def _send_with(end: socket.socket, part: memoryview, descriptors: list[int]) -> int:
-    """Send descriptors along; wait while too many of this user's are on their way.
+    """Send bytes with file descriptors; wait while too many descriptors of this user are in flight.
 
-    Linux allows no more descriptors in flight than a process may have open, and counts those of all
-    processes of the user. They are few for a moment only, as their receivers take them in.
+    Linux allows only as many descriptors in flight, sent and not received, as a process may have open, and
+    counts those of all processes of the user. So a moment later there may be room.
     """
     deadline = time.monotonic() + CROWDED_SECONDS
     while True:
@@ -160,12 +161,12 @@ def _send_with(end: socket.socket, part: memoryview, descriptors: list[int]) -> 
 
 
 def patiently(patience: Patience, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call again, with a moment's patience between, until a socket does not time out."""
+    """Return ``call(*arguments)``; each time the socket times out, call ``patience()`` and try again."""
     while True:
         try:
             return call(*arguments)
         except TimeoutError as error:
-            if str(error) != TIMED_OUT:  # a signal handler's own
+            if str(error) != TIMED_OUT:  # raised by a signal handler, not by the socket
                 raise
             patience()
 
@@ -176,14 +177,14 @@ class Receiver:
     def __init__(self, end: socket.socket, patience: Patience = endless):
         self._end = end
         self._patience = patience
-        self._inbox: Segment | None = None  # the other end's outbox
+        self._inbox: Segment | None = None  # the outbox of the other end
 
     def receive(self) -> tuple[Any, int | None]:
-        """Receive a message, and the descriptor that came with it or None."""
+        """Return the next message, and the descriptor that came with it or None."""
         return self.read()()
 
     def read(self) -> Callable[[], tuple[Any, int | None]]:
-        """Read one frame whole; return what unpickles it."""
+        """Read a whole frame; return a function that unpickles it to the message and its descriptor."""
         try:
             head, descriptor = self._receive_head()
             try:
@@ -229,7 +230,7 @@ class Receiver:
         return buffer
 
     def _copies(self, sizes: list[int]) -> list[bytearray]:
-        # The other end writes over its outbox with its next reply.
+        # Buffers are copied, since the other end overwrites its outbox with its next reply.
         assert self._inbox is not None
         space, start, copies = self._inbox.array("u1", (self._inbox.nbytes,)), 0, []
         for size in sizes:

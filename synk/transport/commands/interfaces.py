@@ -1,11 +1,11 @@
-"""The seam between the ranks of a run: the classes by which commands, replies and failures travel.
+"""The interfaces by which the ranks of a run exchange commands, replies and failures.
 
     Commands (master) -> Channel.command, collect -> WorkerChannel.receive, reply <- serve (worker)
     Rank -> Peers.fail, phase -> the other ranks
 
 Ranks on one machine are connected by shared memory: `channel.MasterChannel`, `channel.WorkerChannel`,
-`sync.Barrier` and, for the processes, ``run.launch.crew.Crew``. Another way to connect them implements these
-classes, and a `Communicator` for their arrays; in ``tests/support/transport`` ranks are threads.
+`sync.Barrier` and, for the processes, ``run.launch.crew.Crew``. To connect ranks in another way, implement
+these classes, and a `Communicator` for arrays; in ``tests/support/transport`` ranks are threads.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from synk.transport.memory.shm import Segment
 from synk.values.machine import Machine
 from synk.values.messages import Command, Reply
 
-CLOSE_SECONDS = 2.0  # for a worker to leave on its own
+CLOSE_SECONDS = 2.0  # that a worker has to end by itself
 
 OnDeath = Callable[[int], Any]  # called with the rank of a worker that is found dead; raises
 OnLate = Callable[[Sequence[int]], None]  # called now and then with ranks that are late; raises to give up
 
 
 class Aborted(Exception):
-    """Another rank failed in this command, so what this rank waits for will not come."""
+    """Another rank failed in this command, so the ranks cannot finish it together."""
 
 
 class Disconnected(Exception):
-    """The process at the other end is gone."""
+    """The process at the other end of a connection is gone."""
 
 
 class Peers(Protocol):
-    """The other ranks, as one rank sees them.
+    """The means by which one rank tells the other ranks that it begins or fails, and what it is doing.
 
     Attributes
     ----------
     rank, n_ranks : int
+        Of this rank in the whole run.
     machine : Machine, optional
-        Of several, that of this rank.
+        The machine of this rank, in a run on several.
     place, n_places : int
-        The same among the ranks of this machine.
+        The number of this rank among the ranks of its machine, and how many these are.
     phase : mutable sequence of one int
         What this rank is doing, one of `messages.PHASES`, for the others to read.
     """
@@ -64,10 +65,10 @@ class Peers(Protocol):
 
 
 class Leaders(Protocol):
-    """The leaders of all machines, as one of them sees them: each stands for the ranks of its machine.
+    """The means by which the leader of a machine exchanges values with the leaders of all others.
 
-    All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which
-    raises to give up.
+    Each leader stands for the ranks of its machine. All leaders call the same methods in the same order.
+    While a leader waits, it calls ``watch()`` now and then, which raises to give up.
 
     Attributes
     ----------
@@ -84,13 +85,13 @@ class Leaders(Protocol):
         """Tell the others that no rank of this machine will come to any further meeting of this command."""
 
     def push(self, seconds: float) -> bool:
-        """Take so long at most to let leave what was sent, a failure, say; return whether something has not.
+        """Send messages that are waiting to be sent, for ``seconds`` at most; return whether some still wait.
 
-        Then it is to be called again before long: nothing leaves while this process does something else.
+        If so, call it again soon: nothing is sent while this process does something else.
         """
 
     def all_gather(self, payload: Any, watch: Callable[[], Any]) -> list[Any]:
-        """Return the bytes that each machine brings, in the order of machines; their lengths may differ.
+        """Return the ``payload`` of each machine as bytes, in the order of machines; lengths may differ.
 
         Raises
         ------
@@ -99,29 +100,29 @@ class Leaders(Protocol):
         """
 
     def all_reduce(self, array: Any, op: str, watch: Callable[[], Any]) -> None:
-        """Combine flat contiguous arrays in place, with the same bits everywhere.
+        """Combine the flat contiguous arrays of all machines in place, with the same bits on each.
 
-        ``op`` is "sum", "prod", "min" or "max" (NaN wins). All machines bring one dtype and length, as they
-        have told each other by `all_gather` in this command.
+        ``op`` is "sum", "prod", "min" or "max" (NaN wins). The arrays must have one dtype and length, which
+        the machines have compared by `all_gather` in this command.
 
         Raises
         ------
         Aborted
-            If another machine has failed before it came here, or in here; arrays are combined in part then.
+            If another machine has failed before this, or during it; then arrays are combined in part only.
         """
 
     def share(self, number: int, segment: Segment) -> None:
-        """Let arrays in a segment, which still has its descriptor, be combined where they are."""
+        """Prepare a segment so that arrays in it are combined without a copy; it must not be sealed yet."""
 
     def unshare(self, number: int) -> None:
-        """Forget the segment of this number, if there is one."""
+        """Forget the segment that was shared under this number, if there is one."""
 
     def close(self) -> None:
-        """Give up what links this machine to the others; their leaders may have ended."""
+        """Close the connections to the other machines, whose leaders may have ended already."""
 
 
 class Channel(Protocol):
-    """The master's way to all workers.
+    """The means by which the master sends messages to all workers and collects their replies.
 
     Attributes
     ----------
@@ -145,25 +146,25 @@ class Channel(Protocol):
     def collect(self, seconds: float | None = None) -> list[Reply]:
         """Return one reply from every worker, in rank order.
 
-        Left by an exception while it waits, it can be called again; see `waiting` and `torn`.
+        If an exception ends the wait, it can be called again unless the channel is `torn`.
 
         Raises
         ------
         TimeoutError
             If not all have answered after ``seconds``.
         Exception
-            What unpickling a reply raised, once all have answered.
+            The error of unpickling a reply, after all have answered.
         """
 
     def close(self) -> None:
-        """Let go of what the workers sent."""
+        """Release the memory of the workers' replies."""
 
 
 class CommandSource(Protocol):
-    """A worker's way to the master."""
+    """The means by which a worker receives messages from the master and replies to commands."""
 
     def receive(self) -> tuple[Any, int | None]:
-        """Wait for the next message and the descriptor that came with it.
+        """Wait for the next message; return it, and the descriptor that came with it or None.
 
         Raises
         ------
@@ -172,41 +173,41 @@ class CommandSource(Protocol):
         """
 
     def pending(self) -> bool:
-        """Return whether `receive` need not wait."""
+        """Tell whether a message has come, so that `receive` need not wait."""
 
     def reply(self, message: Reply) -> None:
-        """Answer the last command."""
+        """Send the reply to the last command."""
 
 
 class Death(NamedTuple):
-    """The end of a worker."""
+    """The death of a worker: its cause, and what it was doing."""
 
     pid: int
-    cause: str
-    phase: str  # in which it died
-    stderr: str  # the last lines
-    lost: Machine | None = None  # with all ranks on it
+    cause: str  # "signal SIGKILL" or "exit code 3"
+    phase: str  # one of `messages.PHASES`
+    stderr: str  # the last lines of its standard error
+    lost: Machine | None = None  # the machine, if all of it was lost
 
 
 class Workers(Protocol):
-    """The workers of a run, as the master has them.
+    """The workers of a run, as the master starts, watches and ends them.
 
     Attributes
     ----------
     show_output : callable or None
-        Shows what workers have printed; None where they print by themselves.
+        Prints what the workers have printed since the last call; None if they print by themselves.
     """
 
     show_output: Callable[[], None] | None
 
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
-        """Return the master's channel to them."""
+        """Return the master's channel to the workers."""
 
     def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
-        """Return the workers as rank 0 meets them; ``on_death`` is called with a dead worker's rank."""
+        """Return the `Peers` of rank 0; ``on_death`` is called with the rank of a worker that died."""
 
     def look(self, deadline: Deadline, late: Sequence[int]) -> None:
-        """Look at ranks that the master waits for in a command, and warn of those that keep it waiting.
+        """Check the ranks ``late``, for which the master waits, and warn of those that keep it waiting.
 
         Raises
         ------
@@ -221,4 +222,4 @@ class Workers(Protocol):
         """Return the process ids of all ranks, in rank order."""
 
     def dismiss(self, seconds: float) -> Any:
-        """End all workers, at once if ``seconds`` is 0; return those, by name, that are still there."""
+        """End all workers, killing them after ``seconds``; return those, by name, that are still there."""

@@ -2,9 +2,10 @@
 
     LeaderLink.send -> LeaderEnd.receive -> a leader and its workers -> LeaderEnd.reply -> LeaderLink.look
 
-A handshake has proven who is at the ends (see ``synk.transport.machines``), so what comes here is unpickled.
-The kernel cuts a connection whose other end does not read for two seconds. So a large frame, or the last of
-many, is announced, and sent when the other end says that it reads: it may compute, or make memory, for long.
+A handshake has proven that both ends belong to the run (see ``synk.transport.machines``), so messages are
+unpickled. The kernel cuts a connection whose other end does not read for two seconds, and a rank that
+computes does not read. So a large frame, or one that follows many unread bytes, is announced first, and sent
+when the other end answers that it reads.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from synk.values import messages
 from synk.values.errors import Failure, RankState, SynkStateError
 from synk.values.machine import Machine
 
-LARGE_BYTES = 1 << 16  # of frames: fewer fit in the buffers of a socket
+LARGE_BYTES = 1 << 16  # frames of fewer bytes fit in the buffers of a socket
 
 
 class Large(NamedTuple):
-    """Announces a large frame, which is sent when the other end answers `Go`."""
+    """Announces that a large frame will be sent when the other end answers `Go`."""
 
 
 class Go(NamedTuple):
@@ -50,55 +51,55 @@ class Inquiry(NamedTuple):
     """Asks a leader which ranks it waits for; a leader that computes does not answer."""
 
 
-class Standing(NamedTuple):
-    """A leader's answer to an `Inquiry`: for which ranks it waits, and what those of its machine do."""
+class InquiryAnswer(NamedTuple):
+    """A leader's answer to an `Inquiry`: the ranks that it waits for, and its machine's ranks' states."""
 
-    late: tuple[int, ...]  # ranks of its machine; none where it waits for other machines
-    ranks: tuple[RankState, ...]  # of its machine
+    late: tuple[int, ...]  # ranks of the leader's machine; empty if it waits for other machines
+    ranks: tuple[RankState, ...]  # of the leader's machine
 
 
 def give_up() -> None:
-    """Raise Disconnected; as a link's ``patience`` it gives up on an end that does not read."""
+    """Raise Disconnected: a ``patience`` that gives up at once on an end that does not read."""
     raise Disconnected
 
 
 def size_of(frame: Frame) -> int:
-    """Return the bytes of a frame."""
+    """Return the size of a frame in bytes."""
     return sum(memoryview(part).nbytes for part in frame.parts)
 
 
 class LeaderLink:
-    """The master's end of its connection to one leader.
+    """The master's end of its connection to the leader of another machine.
 
     Attributes
     ----------
     machine : Machine
     pids : tuple of int
-        Of that machine's ranks.
+        The process ids of that machine's ranks.
     replies : list of Reply, optional
-        Those to the present command, once they have come; or the exception that unpickling them has raised.
+        Replies to the present command, once they have come; or the exception that unpickling them has raised.
     loss : Loss, optional
-        What has ended the machine's part in the run.
-    standing : Standing, optional
+        The death, or the lost connection, that has ended the machine's part in the run.
+    inquiry_answer : InquiryAnswer, optional
         The answer to the last `inquire`.
     is_ended : bool
-        Whether its launcher has ended it, because of another machine.
+        Whether the launcher has ended the machine's processes, because another machine was lost.
     torn : bool
-        Whether something may have been sent or read in part only.
+        Whether a message may have been sent or read in part only.
     patience : callable
-        Called now and then while the leader does not read, or is in the middle of a frame; raises to give up.
+        Called now and then while the leader does not read, or a frame is incomplete; raises to give up.
     """
 
     def __init__(self, machine: Machine, end: socket.socket):
         self.machine, self.pids = machine, (0,) * machine.n_places
         self.replies: Any = None
         self.loss: Loss | None = None
-        self.standing: Standing | None = None
+        self.inquiry_answer: InquiryAnswer | None = None
         self.is_ended = self.torn = False
         self.patience: Callable[[], Any] = endless
         self._end = end
         self._may_send = False
-        self._unread = 0  # bytes that were sent since the leader has shown that it reads
+        self._unread = 0  # bytes sent since the leader's last message, which has shown that it reads
         self._receiver = Receiver(end, self._while_waiting)
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
@@ -150,8 +151,8 @@ class LeaderLink:
         return placement
 
     def inquire(self) -> None:
-        """Ask which ranks the leader waits for, unless a message is sent or read in part only."""
-        self.standing = None
+        """Ask which ranks the leader waits for, unless the connection is `torn`."""
+        self.inquiry_answer = None
         if not self.torn:
             self.send(encode(Inquiry()))
 
@@ -160,7 +161,7 @@ class LeaderLink:
 
         The deadline is a moment of ``time.monotonic()``.
         """
-        while self.standing is self.replies is self.loss is None and not self.torn:
+        while self.inquiry_answer is self.replies is self.loss is None and not self.torn:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
@@ -183,14 +184,14 @@ class LeaderLink:
             return
         try:
             message, _ = unpickle()
-        except Exception as error:  # of a class that is not known here
+        except Exception as error:  # a class in the message is not known here
             message = error
-        if not isinstance(message, Ended):  # which a signal handler says
+        if not isinstance(message, Ended):  # a signal handler sends it, even if the leader does not read
             self._unread = 0
         if isinstance(message, Loss):
             self.loss = message
-        elif isinstance(message, Standing):
-            self.standing = message
+        elif isinstance(message, InquiryAnswer):
+            self.inquiry_answer = message
         elif isinstance(message, Ended):
             self.is_ended = True
         elif isinstance(message, Large):
@@ -205,7 +206,7 @@ class LeaderLink:
         self.loss = Loss(self.machine.first, death)
 
     def blame(self, cause: str) -> None:
-        """Record the cause of the machine's loss, which has been found out since."""
+        """Replace the recorded cause of the machine's loss, after it was found out."""
         if self.loss is not None:
             self.loss = self.loss._replace(death=self.loss.death._replace(cause=cause))
 
@@ -225,7 +226,7 @@ class LeaderLink:
 
 
 class LeaderEnd:
-    """A leader's end of its connection to the master: a `CommandSource`."""
+    """A leader's end of its connection to the master; it implements `CommandSource`."""
 
     def __init__(self, end: socket.socket):
         self._end = end
@@ -241,7 +242,7 @@ class LeaderEnd:
             message = self._kept.popleft() if self._kept else self._read()
             if isinstance(message, Large):
                 self._send(encode(Go()))
-            elif not isinstance(message, Inquiry):  # this end waits for the master
+            elif not isinstance(message, Inquiry):  # which needs no answer once the replies were sent
                 return message, None
 
     def _read(self) -> Any:
@@ -255,7 +256,7 @@ class LeaderEnd:
         return bool(self._kept or self._poll.poll(0))
 
     def is_asked(self) -> bool:
-        """Tell whether the master inquires in the middle of a command; keep other messages for `receive`."""
+        """Tell whether an `Inquiry` has come during a command; keep other messages for `receive`."""
         while not self._kept and self._poll.poll(0):
             message = self._read()
             if isinstance(message, Inquiry):

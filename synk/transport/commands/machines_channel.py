@@ -1,4 +1,4 @@
-"""Messages to all machines: the master's way to its own workers, and to the leaders of the others.
+"""The master's channel in a run on several machines: to its own workers and to the leaders of other machines.
 
 MachinesChannel.command -> a Relay to each leader, a command to the workers here
                 collect <- replies of all ranks, in one frame from each machine
@@ -23,9 +23,9 @@ LAUNCHER = "ended by SIGTERM, as by mpirun when that, or its agent beside rank 0
 
 
 class MachinesChannel:
-    """The master's way to the workers of its machine and to the leaders of others: a `Channel`.
+    """The master's channel to its own workers and to the leaders of other machines; it implements `Channel`.
 
-    Ranks of this machine answer ``here``.
+    ``here`` is the channel to the workers of this machine, ``links`` are the connections to the leaders.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MachinesChannel:
         self._here, self._links, self._mirror, self._leaders = here, links, mirror, leaders
         self._on_death, self._on_late = on_death, on_late
         self._pickled = PickledSteps()
-        # Of this machine, or what unpickling them has raised.
+        # The replies of this machine's workers, or the error that unpickling them has raised.
         self._replies: list[messages.Reply] | Exception | None = None
         self._deadline: float | None = None  # of `collect`
         self._torn = False
@@ -73,7 +73,7 @@ class MachinesChannel:
             link.send(frame)
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
-        if not self.waiting:  # in the middle of a command it is what the workers of this machine wait for
+        if not self.waiting:  # in the middle of a command, such as a grown arena, it is for this machine only
             frames = [encode(message)] * len(self._links)
             self._torn = True
             self._send(frames)
@@ -108,7 +108,7 @@ class MachinesChannel:
             return error
 
     def _await(self, links: Sequence[LeaderLink]) -> None:
-        """Wait a while for the first of some machines; call ``on_late`` with the ranks of all."""
+        """Wait a moment for replies of the first of ``links``; if there are none, call ``on_late``."""
         self._check_deadline()
         left = self._leaders.push(SLEEP_SECONDS)
         links[0].look(0.0 if left else SLEEP_SECONDS)
@@ -117,7 +117,7 @@ class MachinesChannel:
             self._on_late([rank for link in links if link.replies is None for rank in link.machine.ranks])
 
     def _while_waiting(self) -> None:
-        """Called while a frame is sent or read in part: raise if it is time to give up on its leader."""
+        """Raise if it is time to give up on a leader; called while a frame to or from it is incomplete."""
         self._check_deadline()
         self._on_late([rank for link in self._links for rank in link.machine.ranks if link.torn])
 
@@ -130,10 +130,10 @@ class MachinesChannel:
 
 
 def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
-    """Take in what leaders have sent; report the first rank that is lost.
+    """Read the messages that leaders have sent, and call ``on_death`` if a rank or machine was lost.
 
-    Where a launcher has ended the others because one was lost, that one is reported, as soon as it is known.
-    Where it has ended all of them, it has ended itself, or its process beside rank 0.
+    If one machine is lost, the launcher ends the processes of all others; then the first one is reported, as
+    soon as it is known. If the launcher has ended all of them, the launcher itself was ended.
     """
     for link in links:
         link.look()

@@ -1,8 +1,8 @@
-"""Small messages through shared memory: no system call where both sides are awake.
+"""Exchange small messages through shared memory, without a system call if the receiver is awake.
 
-The master writes a command into the one box that all workers read, each worker its reply into a box of its
-own. A box has one writer, who writes the number last; a reader spins on it for a moment and then sleeps
-until its doorbell rings. What does not fit goes over the channel.
+The master writes a command into one box that all workers read, and each worker writes its reply into its own
+box. The writer of a box writes the command's number last. A reader looks for that number again and again for
+a moment, and then sleeps until its doorbell rings. Messages that are too long go over the channel.
 
     Commands -> MasterPost.send ... WorkerPost.take -> serve -> WorkerPost.reply ... MasterPost.arrived
 """
@@ -27,7 +27,8 @@ STRIDE = 8 * HEAD_WORDS + AREA
 class Mailboxes:
     """All boxes of a run, in shared memory: one for commands, and one for each worker's replies.
 
-    With a ``descriptor`` they are those in memory that exists already; without one they are new.
+    With a ``descriptor`` they are in the memory behind it, which another process made; without one they are
+    new.
     """
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
@@ -50,10 +51,11 @@ class Mailbox:
     """A box in shared memory that holds one message, and has one writer."""
 
     def __init__(self, words: memoryview, area: memoryview):
-        # Number, bytes, frames of the channel that came before, edition of the payload, the command's rows.
+        # The command's number, bytes of the payload, frames that the channel carried before, the payload's
+        # edition (how many different ones were written), and the command's rows.
         self.words = words
         self.area = area
-        self._payload: bytes | None = None  # that was written last
+        self._payload: bytes | None = None  # the payload that was written last
 
     def write(self, number: int, payload: bytes, frames: int = 0) -> None:
         """Put a message into the box; a payload that equals the last one is not copied again."""
@@ -64,7 +66,7 @@ class Mailbox:
             words[EDITION] += 1
             self._payload = payload
         words[FRAMES] = frames
-        words[NUMBER] = number  # last: now it may be read
+        words[NUMBER] = number  # this comes last: readers wait for the number
 
     def content(self) -> memoryview:
         """Return the message in the box, which does not change until the next one is written."""
@@ -100,7 +102,7 @@ class MasterPost:
         self._missing: list[int] = []  # ranks whose replies have not been seen
 
     def fileno(self) -> int:
-        """Descriptor that becomes readable when a reply has come to a sleeping master."""
+        """Return the master's doorbell: it becomes readable when a reply comes while the master sleeps."""
         return self._bells.fileno(0)
 
     def send(self, command: messages.Command, payload: bytes, frames: int) -> bool:
@@ -128,7 +130,7 @@ class MasterPost:
     def spun(self) -> bool:
         """Look for replies for a moment; return whether all have come.
 
-        It is False, too, once `arrived` has been asked about this command.
+        It is False, too, after `arrived` was called for this command.
         """
         if self._missing is not self._workers:
             return False
@@ -145,7 +147,7 @@ class MasterPost:
         return True
 
     def arrived(self) -> list[int]:
-        """Return the ranks whose replies to the command have come since this was last asked."""
+        """Return the ranks whose replies to the command have come since the last call."""
         if not self._missing:
             return []
         number, boxes = self._number, self._replies
@@ -154,15 +156,15 @@ class MasterPost:
         return there
 
     def reply(self, rank: int) -> messages.Reply:
-        """Return the reply of a rank that `arrived` has named; ask before the next command is sent."""
+        """Return the reply of a rank that `arrived` has returned; call it before the next command is sent."""
         return _reply(self._replies[rank - 1])
 
     def replies(self) -> list[messages.Reply]:
-        """Return the replies of all workers; ask only when all have come."""
+        """Return the replies of all workers; call it only when all have come."""
         return [_reply(box) for box in self._replies]
 
     def sleep(self, asleep: bool) -> None:
-        """Note whether the master sleeps, so that workers ring its doorbell when they reply."""
+        """Write to shared memory whether the master sleeps: then workers that reply ring its doorbell."""
         self._control.set(0, SLEEPING, asleep)
         if not asleep:
             self._bells.quiet(0)
@@ -186,7 +188,7 @@ class WorkerPost:
         self._known = KnownSteps()
 
     def fileno(self) -> int:
-        """Descriptor that becomes readable when a command has come to a sleeping worker."""
+        """Return this worker's doorbell: it becomes readable when a command comes while the worker sleeps."""
         return self._bells.fileno(self._rank)
 
     def pending(self) -> bool:
@@ -195,7 +197,7 @@ class WorkerPost:
 
     @property
     def frames(self) -> int:
-        """Number of frames of the channel to read before the command."""
+        """The number of frames that a worker must read from the channel before the command."""
         return self._command.words[FRAMES]
 
     def spun(self) -> bool:
@@ -209,13 +211,13 @@ class WorkerPost:
         return False
 
     def sleep(self, asleep: bool) -> None:
-        """Note whether this worker sleeps, so that the master rings its doorbell for the next command."""
+        """Write to shared memory whether this worker sleeps: then the master rings its doorbell."""
         self._control.set(self._rank, SLEEPING, asleep)
         if not asleep:
             self._bells.quiet(self._rank)
 
     def steps_of(self, payload: bytes) -> tuple[Any, ...]:
-        """Unpickle the steps of a command, or find them if the same bytes have come before."""
+        """Return the steps of a command from their pickle; the same bytes are unpickled once only."""
         return self._known.of(payload)
 
     def take(self) -> messages.Command:
@@ -227,7 +229,7 @@ class WorkerPost:
         return messages.Command(self._last, self._now.steps, words[START], words[STOP])
 
     def reply(self, message: messages.Reply) -> bool:
-        """Put the reply to the command that was taken last into the box, unless it is too long."""
+        """Put the reply to the last command into the box; return False, and do nothing, if it is too long."""
         payload = encode_reply(message, AREA)
         if payload is None:
             return False

@@ -1,10 +1,11 @@
-"""Find what has changed in the segments that a command reads, for machines that do not share their memory.
+"""Find the blocks of shared memory that have changed on the master's machine, to send them to other machines.
 
-    steps -> parts_in -> Mirror.fills: blocks whose digest is another -> Relay -> a leader writes them
+    steps -> parts_in -> Mirror.fills: blocks with another digest than before -> Relay -> a leader writes them
 
-Of what scripts write into `Data` through arrays that were handed out, nobody is told. So blocks are compared
-by their digests, unless their owner vouches that nothing was written: see `SegmentTable.stamp`. A machine
-gets what its ranks read: of what is scattered in order, its rows and what shares a block with them.
+A script can write into the array of a `Data` without a call of synk. So blocks are compared by their digests,
+unless the owner of the segment vouches that nothing was written: see `SegmentTable.stamp`. A machine gets
+only blocks that its ranks read in the command: of rows that are scattered in order, those with rows of its
+ranks.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ BLOCK_BYTES = 1 << 18
 
 
 class Mirror:
-    """The bytes of the master's segments that other machines have."""
+    """A record of the blocks of the master's segments that each other machine has."""
 
     def __init__(self, segments: SegmentTable, machines: Sequence[Machine]):
         self.segments = segments
         self._copies = [MachineBytes() for _ in machines]
         self._readers = [messages.Readers(one.ranks, one.n_ranks, (0, 0)) for one in machines]
-        self._looks: list[list[Look]] = []  # by machine, at what is to be sent
-        self._known: tuple[Any, ...] = (None,)
-        self._parts: list[list[messages.Part]] = []  # of what is known, by machine
+        self._looks: list[list[Look]] = []  # for each machine, the looks whose fills are not sent yet
+        self._known: tuple[Any, ...] = (None,)  # the steps and rows of the last command
+        self._parts: list[list[messages.Part]] = []  # for each machine, the parts that its ranks read in it
 
     def fills(self, command: messages.Command) -> list[tuple[messages.Fill, ...]]:
-        """Return the blocks that each machine lacks of what its ranks read; call `sent` when it gets them."""
-        digests: dict[Any, bytes] = {}  # of what is there now
+        """Return for each machine the blocks that its ranks read but it lacks; call `sent` afterwards."""
+        digests: dict[Any, bytes] = {}  # of the present contents of blocks
         self._looks = [
             [look(part, self.segments, copy, digests) for part in parts]
             for copy, parts in zip(self._copies, self._parts_of(command), strict=True)
@@ -46,7 +47,7 @@ class Mirror:
         return [tuple([fill for one in looks for fill in one.fills]) for looks in self._looks]
 
     def sent(self) -> None:
-        """Take it that machines have got the last fills."""
+        """Record that the machines have got the blocks that `fills` returned last."""
         for copy, looks in zip(self._copies, self._looks, strict=True):
             for one in looks:
                 copy.take(one)
@@ -60,28 +61,28 @@ class Mirror:
         return self._parts
 
     def forget(self, segment: int) -> None:
-        """Drop what is known of a segment that is no more."""
+        """Drop the record of a segment that was freed."""
         for copy in self._copies:
             copy.digests.pop(segment, None)
             copy.looked_at.pop(segment, None)
 
 
 def parts_read(steps: tuple[Any, ...], readers: messages.Readers) -> list[messages.Part]:
-    """Return the parts of arrays that steps have ranks read; an array that is read whole comes once."""
+    """Return the parts of arrays that ``readers`` read in the steps; one read whole comes only once."""
     parts = dict.fromkeys(messages.parts_in(steps, readers))
     whole = {part.ref for part in parts if part.rows is None}
     return [part for part in parts if part.rows is None or part.ref not in whole]
 
 
 class MachineBytes:
-    """The bytes that one machine has, by segment.
+    """A record of the blocks that one machine has.
 
     Attributes
     ----------
     digests : dict
-        Of blocks, by their offsets.
+        By segment and offset, the digest of the block that the machine has.
     looked_at : dict
-        By array, the stamp under which blocks were looked at, and which.
+        By segment and array, the last stamp of the segment and the blocks that were compared under it.
     """
 
     def __init__(self) -> None:
@@ -89,12 +90,15 @@ class MachineBytes:
         self.looked_at: defaultdict[int, dict[ArrayRef, tuple[Any, set[int]]]] = defaultdict(dict)
 
     def blocks_under(self, ref: ArrayRef, stamp: Any) -> set[int]:
-        """Return the blocks that were looked at under a stamp; one that is None does not last."""
+        """Return the blocks of an array that were compared under this stamp, which need not be again.
+
+        A stamp of None means that the blocks may have changed, so there are none.
+        """
         known, blocks = self.looked_at[ref.segment].get(ref, (None, set()))
         return blocks if stamp is not None and known == stamp else set()
 
     def take(self, look: Look) -> None:
-        """Take it that the machine has got what it lacked."""
+        """Record that the machine has got the blocks that a look has found missing."""
         ref = look.ref
         self.digests[ref.segment].update(look.digests)
         if look.stamp is not None and look.blocks:
@@ -103,19 +107,20 @@ class MachineBytes:
 
 
 class Look(NamedTuple):
-    """A look at a part of an array."""
+    """The comparison of a part of an array with the blocks that a machine has."""
 
     ref: ArrayRef
     stamp: Any
-    blocks: set[int]  # that were looked at: where they begin in the array, whatever rows are read
-    digests: dict[int, bytes]  # of those that the machine lacks, by their offsets
+    blocks: set[int]  # the offsets, from the start of the array, of the blocks that were compared
+    digests: dict[int, bytes]  # by offset in the segment, of the blocks that the machine lacks
     fills: list[Fill]
 
 
 def look(part: messages.Part, segments: SegmentTable, copy: MachineBytes, known: dict[Any, bytes]) -> Look:
     """Find the blocks of a part of an array that a machine lacks.
 
-    ``known`` are digests of what the array holds now, to which those are added that this one computes.
+    ``copy`` records the blocks that it has. ``known`` has digests of present contents that looks for other
+    machines have computed; this one adds its own.
     """
     ref, stamp = part.ref, segments.stamp(part.ref.segment)
     found = Look(ref, stamp, set(), {}, [])
@@ -136,7 +141,7 @@ def look(part: messages.Part, segments: SegmentTable, copy: MachineBytes, known:
 
 
 def _blocks(part: messages.Part) -> range:
-    """Return where the blocks begin that a part of an array is in."""
+    """Return the offsets, from the start of the array, of the blocks that contain a part of it."""
     ref, rows = part
     itemsize = np.dtype(ref.dtype).itemsize
     if rows is None or not ref.shape:
@@ -146,7 +151,7 @@ def _blocks(part: messages.Part) -> range:
 
 
 def write(fills: Iterable[Fill], segments: SegmentTable) -> None:
-    """Write what has changed into the segments of this machine."""
+    """Write the bytes that the master has sent into the segments of this machine."""
     for fill in fills:
         content = np.frombuffer(fill.bytes, np.uint8)
         segments[fill.segment].array(np.uint8, (content.size,), fill.offset)[...] = content

@@ -2,8 +2,8 @@
 
     Reply -> encode_reply -> box -> decode_reply -> Reply
 
-Most replies hold a few small arrays or nothing. Those are marshalled, array by array, in a tenth of the
-time that pickle takes; marshal's format is that of one Python version, and both ends are one program.
+Most replies hold a few small arrays or nothing. These are written by marshal, which takes a tenth of the time
+of pickle. Its format depends on the version of Python, but both processes run the same one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from synk.values import messages
 from synk.values.by_value import dumps
 
 PICKLED, MARSHALLED = b"pm"
-SIMPLE = frozenset("biufc")  # kinds of dtypes that are told by their name
+SIMPLE = frozenset("biufc")  # kinds of dtypes that NumPy makes again from their string
 
 
 def encode_reply(message: messages.Reply, room: int) -> bytes | None:
-    """Return a reply as bytes, or None if they are more than ``room``."""
+    """Return a reply as bytes, or None if there are more than ``room`` of them."""
     plain = None if message.failure is not None else _plain(message.results, room)
     if plain is None:
         return _pickled(message, room)
@@ -31,7 +31,7 @@ def encode_reply(message: messages.Reply, room: int) -> bytes | None:
 
 
 def decode_reply(payload: memoryview) -> messages.Reply:
-    """Return the reply that `encode_reply` gave these bytes for."""
+    """Return the reply from the bytes that `encode_reply` made of it."""
     if payload[0] == PICKLED:
         return messages.Reply(*pickle.loads(payload[1:]))
     plain, aborted = marshal.loads(payload[1:])
@@ -49,7 +49,7 @@ def decode_reply(payload: memoryview) -> messages.Reply:
 
 
 def _plain(results: Any, room: int) -> list[Any] | None:
-    """Return results as plain values; None if some are something else, or too long."""
+    """Return results as values for marshal; None if one is no `Results` of simple arrays, or too long."""
     plain: list[Any] = []
     for result in results:
         if result is None:

@@ -1,8 +1,9 @@
-"""Look for a word before sleeping, for as long as that pays on this machine, at this moment.
+"""Decide how long a rank spins, looking at a word in shared memory again and again, before it sleeps.
 
-A rank that spins answers in a microsecond, one that sleeps must be woken up, which takes dozens. Spinning is
-wasted where the others take long, and harmful where the one waited for needs this very core. Nothing tells
-that beforehand, so each place where a rank waits learns from its last waits.
+A rank that spins goes on a microsecond after the word was written; one that sleeps must be woken up, which
+takes dozens. But spinning is a waste if the others take long, and harmful if the rank that writes the word
+needs the same core. Which is the case cannot be known beforehand, so each place where a rank waits has a
+`Spin`, which learns from the last waits there.
 
     for _ in range(spin.looks): word there? -> spin.hit() if it was in doubt
     else: sleep -> spin.missed(seconds) once the word is there
@@ -16,29 +17,34 @@ import time
 from contextlib import suppress
 from functools import cache
 
-SHORT_SECONDS = 200e-6  # several wake-ups
-LONG_SECONDS = 500e-6  # beyond, a wake-up does not count
-WAKE_SECONDS = 100e-6  # a word that comes so soon after the looks has waited for this core
-PAUSE_SECONDS = 0.1  # the script did something else: nothing follows for the next wait
-MOST_SKIPPED = 127  # waits between two trials, where spinning keeps failing
+SHORT_SECONDS = 200e-6  # the time that a usual wait spins: several wake-ups
+LONG_SECONDS = 500e-6  # the time that a long trial spins; after that, the cost of a wake-up does not count
+WAKE_SECONDS = 100e-6  # if a word comes so soon after the spin, its writer has probably waited for this core
+PAUSE_SECONDS = 0.1  # a longer sleep is a pause of the script, which says nothing about the next wait
+MOST_SKIPPED = 127  # most waits between two trials, while spinning keeps failing
 
 
 class Spin:
-    """The number of looks that the next wait begins with.
+    """The number of times that the next wait looks for its word before it sleeps.
 
-    A wait that looked in vain is followed by one that sleeps at once, after another failure by three, then
-    seven, and so on; between them is a wait that tries. Where even many have failed, the trial is a long one:
-    the others may just take a little longer. Looks are counted, not timed: a clock is a call of a function.
+    After a wait that has spun in vain, the next one sleeps at once; after the next failure three do, then
+    seven, and so on. Between them a wait spins again as a trial. If even many trials fail, they become
+    longer, since the others may take just a little more time. Looks are counted, as it takes too long to read
+    a clock.
 
-    It does not spin at all unless that ``pays``: not where there are more ranks than cores. All but one rank
-    may go to another core where the one waited for seems to need this one: ``moves``.
+    Parameters
+    ----------
+    pays : bool
+        Whether to spin at all; not if there are more ranks than cores.
+    moves : bool
+        Whether this rank may move to another core if the writer of the word seems to need this one.
 
     Attributes
     ----------
     looks : int
-        Of the next wait; 1 where it is not to spin.
+        The looks of the next wait; 1 if it does not spin.
     doubted : bool
-        Whether the last wait that spun slept all the same.
+        Whether the last wait that has spun had to sleep all the same.
     """
 
     __slots__ = ("_moves", "_pays", "_skipped", "_usual", "_waits", "doubted", "looks")
@@ -46,18 +52,18 @@ class Spin:
     def __init__(self, pays: bool = True, moves: bool = False):
         self._pays, self._moves = pays, moves
         self._usual = self.looks = looks_in(SHORT_SECONDS) if pays else 1
-        self._skipped = 0  # waits between the last trials
-        self._waits = 0  # until the next one
+        self._skipped = 0  # waits between the last two trials
+        self._waits = 0  # waits until the next trial
         self.doubted = False
 
     def hit(self) -> None:
-        """Note that the word came while a wait looked for it."""
-        if self.looks > 1:  # else it was there already
+        """Record that the word came while a wait was looking for it."""
+        if self.looks > 1:  # else the word was there before the wait
             self._skipped -= 1
             self.doubted = self._skipped > 0
 
     def missed(self, seconds: float) -> None:
-        """Note that a wait slept for so many seconds after its looks, and decide on the next."""
+        """Record that a wait slept for ``seconds`` after its looks, and set the looks of the next wait."""
         if not self._pays or seconds > PAUSE_SECONDS:
             return
         if self.looks > 1:
@@ -72,15 +78,15 @@ class Spin:
 
 
 def looks_in(seconds: float) -> int:
-    """Return how many looks at a word take so long on this machine."""
+    """Return the number of looks at a word that take ``seconds`` on this machine."""
     return 1 + int(seconds / seconds_a_look())
 
 
 @cache
 def seconds_a_look(looks: int = 1000) -> float:
-    """Return the seconds that a look takes, measured once; workers inherit it."""
+    """Return the seconds that a look takes; it is measured once, before workers are forked."""
     words, least = memoryview(bytes(8)).cast("q"), float("inf")
-    for _ in range(3):  # one may be interrupted
+    for _ in range(3):  # the least counts, as one measurement may be interrupted
         began = time.perf_counter()
         for _ in range(looks):
             if words[0] != 0:
@@ -90,12 +96,12 @@ def seconds_a_look(looks: int = 1000) -> float:
 
 
 def leave_core() -> None:
-    """Let the kernel move this thread to another core, from where it may come back at any time.
+    """Move this thread to another core; the kernel may move it back at any time.
 
-    Where machines are virtual, kernels wake a process up on the core of the one that wakes it, even if others
-    are idle, and look for a better place milliseconds later.
+    On virtual machines, kernels wake a process up on the core of the process that wakes it, even if others
+    are idle, and look for a better core milliseconds later.
     """
-    with suppress(OSError):  # some systems let nobody choose
+    with suppress(OSError):  # some systems do not let a process choose its cores
         cores, here = os.sched_getaffinity(0), ctypes.CDLL(None).sched_getcpu()
         if here in cores and len(cores) > 1:
             try:

@@ -1,4 +1,4 @@
-"""The steps of commands on their way: training sends the same ones again and again.
+"""Pickle and unpickle the steps of commands once each: training sends the same steps again and again.
 
 steps -> PickledSteps.of -> payload ... KnownSteps.of -> steps, the same objects each time
 """
@@ -12,12 +12,12 @@ from typing import Any
 from synk.values import messages
 from synk.values.by_value import UNKNOWN, dumped
 
-REMEMBERED = 64  # payloads whose steps are known
-SMALL_BYTES = 1 << 16  # of a payload that is remembered: a step may have arguments of any size
+REMEMBERED = 64  # payloads whose steps a receiver keeps
+SMALL_BYTES = 1 << 16  # longer payloads are not kept, since arguments in a step may be of any size
 
 
 class PickledSteps:
-    """The sender's side, which pickles steps once."""
+    """The sender's memory of the last steps, so that equal steps are pickled once."""
 
     def __init__(self) -> None:
         self._kinds: list[type] | None = None
@@ -25,14 +25,14 @@ class PickledSteps:
         self._payload = b""
 
     def of(self, steps: tuple[Any, ...]) -> bytes:
-        """Return the pickle of steps, the same object as for those before if they are equal."""
+        """Return the pickle of steps; it is the same object as before if the steps equal the last ones."""
         if steps is not self._steps:
-            # Steps of different classes may be equal: they are tuples.
+            # Classes are compared, too: steps that are tuples may be equal though their classes differ.
             kinds = list(map(type, steps))
             if kinds != self._kinds or steps != self._steps:
                 self._kinds, self._steps = None, None
                 self._payload, code = dumped(steps)
-                if code.is_sent:  # which may change while the steps stay equal
+                if code.is_sent:  # the script's code may change while steps stay equal: pickle it each time
                     return self._payload
                 self._kinds = kinds
             self._steps = steps
@@ -40,13 +40,13 @@ class PickledSteps:
 
 
 class KnownSteps:
-    """The receiver's side, which unpickles a payload once."""
+    """The receiver's memory of steps by their pickles, so that equal payloads are unpickled once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[Any, ...]] = {}
 
     def of(self, payload: bytes) -> tuple[Any, ...]:
-        """Return the steps that were pickled, or one that raises what unpickling them has raised."""
+        """Return the steps from their pickle; if that fails, return one step that raises the error."""
         steps = self._known.get(payload)
         if steps is None:
             if len(self._known) >= REMEMBERED:
@@ -64,7 +64,7 @@ class KnownSteps:
 
 @dataclass(slots=True)
 class Unreadable(messages.Step):
-    """Stands for steps that this rank could not unpickle: the command fails here, as others do."""
+    """A step in the place of steps that this rank could not unpickle; it raises the error when it runs."""
 
     error: Exception
 

@@ -1,8 +1,8 @@
-"""Words that all ranks share, and the barrier built on them.
+"""The control words that all ranks of a machine share, and the barrier built on them.
 
-Every word has one writer, so no atomic operation is needed: a rank announces its own arrival
-and its own failure, and reads those of the others. Doorbells (eventfds) only wake a sleeping
-rank up; what is true stands in the words.
+Every word has one writer, so no atomic operation is needed: a rank writes its own arrival and its own
+failure, and reads those of the others. Doorbells (eventfds) only wake a sleeping rank up, which then reads
+the words.
 
     command number -> Barrier.begin -> wait, wait, ... (or fail) -> next command
 """
@@ -28,14 +28,17 @@ ARRIVED, FAILED, SLEEPING, PHASE, DELIVERED = range(5)
 HEADER_WORDS = 40
 RANK_WORDS = LINE + HEADER_WORDS
 
-ABANDONED = -1  # instead of a command's number: this rank comes to no barrier of any command
+ABANDONED = -1  # in FAILED, instead of a command's number: this rank comes to no barrier of any command
 
 STEPS_PER_COMMAND = 1 << 24
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 
 
 class ControlBlock:
-    """The shared words, new or of a descriptor: per rank its arrival, failure, sleep, phase and header."""
+    """The control words: each rank's arrival, failure, sleep, phase, and header of a collective.
+
+    They are in new shared memory, or in that of another process behind ``descriptor``.
+    """
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
         self.n_ranks = n_ranks
@@ -47,7 +50,7 @@ class ControlBlock:
 
     @staticmethod
     def index(rank: int, field: int) -> int:
-        """Return the index in ``words`` of a field of a rank."""
+        """Return the index in ``words`` of a field, such as ARRIVED, of a rank."""
         return rank * RANK_WORDS + field
 
     def get(self, rank: int, field: int) -> int:
@@ -58,11 +61,11 @@ class ControlBlock:
 
     @staticmethod
     def header_at(rank: int) -> int:
-        """Return where in ``words`` the header of a rank begins."""
+        """Return the index in ``words`` at which the header of a rank begins."""
         return rank * RANK_WORDS + LINE
 
     def header(self, rank: int) -> memoryview:
-        """Words in which ``rank`` describes its part of a collective."""
+        """Return the words in which ``rank`` describes its part of a collective."""
         start = self.header_at(rank)
         return self.words[start : start + HEADER_WORDS]
 
@@ -76,7 +79,7 @@ class ControlBlock:
 
 
 class Doorbells:
-    """One eventfd per rank, inherited by all; ``bells`` are those that another process has made."""
+    """An eventfd for each rank, to wake the rank up: new ones, or ``bells``, made by another process."""
 
     def __init__(self, n_ranks: int, bells: Sequence[int] = ()):
         self._bells = list(bells)
@@ -106,13 +109,11 @@ class Doorbells:
 
 
 class Barrier:
-    """Wait for all ranks of a command, unless one of them fails or dies; the `Peers` of a rank.
+    """The barrier at which a rank waits for all ranks of its machine; it implements `Peers`.
 
-    ``lives`` are descriptors that become readable when a process this rank depends on dies: ``on_death`` is
-    called with such a one, and raises. ``on_late`` is called now and then with the ranks that are late, and
-    raises to give up.
-
-    It meets at one machine: ``place`` is the rank's index into the words of that.
+    A wait also ends when another rank fails, or when one of ``deaths`` is found. ``on_late`` is called now
+    and then with the ranks that are late, and raises to give up. ``place`` is the number of this rank on its
+    machine.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Barrier:
         machine: Machine | None = None,
     ):
         self.place, self.n_places, self.machine = place, control.n_ranks, machine
-        self.leaders: Leaders | None = None  # of all machines, where this rank stands for its own
+        self.leaders: Leaders | None = None  # of all machines, if this rank is the leader of its own
         self.rank = place if machine is None else machine.first + place
         self.n_ranks = control.n_ranks if machine is None else machine.n_ranks
         self.phase = control.phases[place]
@@ -148,7 +149,7 @@ class Barrier:
         deaths.register(self._poll)
 
     def begin(self, command: int) -> None:
-        """Start a command: tickets of an aborted one can no longer match."""
+        """Start a command and number its barriers anew, so that those of an aborted one do not count."""
         self._command = command
         self._ticket = command * STEPS_PER_COMMAND
 
@@ -167,19 +168,19 @@ class Barrier:
             self._bells.ring(other)
 
     def wait_for(self, descriptor: int) -> None:
-        """Return once ``descriptor`` is readable; raise `Aborted` if a rank failed, so nothing will come."""
+        """Wait until ``descriptor`` is readable; raise `Aborted` if a rank has failed in this command."""
         readable = select.poll()
         readable.register(descriptor, select.POLLIN)
         while not readable.poll(1000 * SLEEP_SECONDS):
             failed = [self.control.get(other, FAILED) for other in self._others]
-            # Looked at again: what was sent before the failure has come by now.
+            # Poll once more: what was sent before the failure has come by now.
             if (self._command in failed or ABANDONED in failed) and not readable.poll(0):
                 raise Aborted
 
     def look(self) -> None:
-        """Look around once, while this rank waits for something else than the others' words.
+        """Check once for deaths, failures and late ranks, while this rank waits for something else.
 
-        Raises `Aborted` if a rank failed in this command, so what this rank waits for may never come.
+        Raises `Aborted` if a rank has failed in this command, so that the wait might never end.
         """
         self._wake_up(self._poll.poll(0))
         failed = [self.control.get(other, FAILED) for other in self._others]
@@ -191,7 +192,7 @@ class Barrier:
         return [self._ranks[other] for other in self._others]
 
     def wait(self) -> None:
-        """Return once every rank has called ``wait`` equally often in this command.
+        """Wait until every rank has called ``wait`` as often in this command as this one.
 
         Raises `Aborted` if a rank failed before it came here.
         """
@@ -222,7 +223,7 @@ class Barrier:
         late = [other for other in self._others if get(other, ARRIVED) < ticket]
         if not late:
             return True
-        # A rank may come here and fail later: arrival counts first.
+        # Only a rank that has not arrived counts as failed, since one may arrive here and fail later.
         if any(get(other, FAILED) == self._command for other in late):
             raise Aborted
         if any(get(other, FAILED) == ABANDONED for other in self._others):
@@ -230,7 +231,7 @@ class Barrier:
         return False
 
     def _spun(self, words: memoryview, ticket: int) -> bool:
-        """Look for the others until they are here, or for a moment; failures are looked for later."""
+        """Spin until all others have arrived, or for a moment; return whether they have."""
         spin = self._spin
         for arrival in self._arrivals:
             for _ in range(spin.looks):
@@ -245,7 +246,7 @@ class Barrier:
     def _sleep(self) -> None:
         self.control.set(self.place, SLEEPING, 1)
         try:
-            # Looked at again after SLEEPING is up: whoever arrived before saw no sleeper to wake.
+            # A rank that arrived before SLEEPING was written rang no doorbell, so look once more.
             if self._complete():
                 return
             self._wake_up(self._poll.poll(1000 * SLEEP_SECONDS))
@@ -260,7 +261,7 @@ class Barrier:
 
 
 class LeaderBarrier(Barrier):
-    """The barrier of a rank that stands for its machine: what it begins and fails, other machines hear of."""
+    """The barrier of a machine's leader, which also tells other machines of commands that begin or fail."""
 
     def __init__(self, leaders: Leaders, *words: Any):
         super().__init__(*words)

@@ -171,7 +171,7 @@ def declared(function, takes=(), differ=(), equal=()):
     updates = tuple(
         replace(update, per_rank=of.get(id(update.variable))) for update in function._definition.updates
     )
-    function._definition = replace(function._definition, updates=updates, equals=tuple(takes))
+    function._definition = replace(function._definition, updates=updates, takes_equal=tuple(takes))
     return function
 
 

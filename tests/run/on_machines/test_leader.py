@@ -73,11 +73,11 @@ class Master:
         self.link.replies = None
         self.link.send(encode(messages.Relay(fills, self._number, pickle.dumps(steps), 0, 0)))
 
-    def standing(self, seconds=PATIENCE):
+    def inquiry_answer(self, seconds=PATIENCE):
         """Return what the leader answers to an inquiry, or None."""
         self.link.inquire()
         self.link.hear(time.monotonic() + seconds)
-        return self.link.standing
+        return self.link.inquiry_answer
 
     def close(self):
         self.link.dismiss()
@@ -189,13 +189,13 @@ def test_a_worker_that_dies_before_it_hears_of_a_release_is_a_loss_too(own_maste
 
 def test_a_leader_says_which_of_its_workers_it_waits_for_and_where_that_hangs(master):
     master.start(Hang(2, 1.0))
-    standing = master.standing()
-    assert standing.late == (2,)
-    assert [(state.rank, state.pid) for state in standing.ranks] == list(
+    answer = master.inquiry_answer()
+    assert answer.late == (2,)
+    assert [(state.rank, state.pid) for state in answer.ranks] == list(
         zip((1, 2), master.link.pids, strict=True)
     )
-    assert standing.ranks[1].state == "running on host two"
-    assert "leader_steps.py" in standing.ranks[1].stack
+    assert answer.ranks[1].state == "running on host two"
+    assert "leader_steps.py" in answer.ranks[1].stack
     master.link.look(PATIENCE)
     assert len(master.link.replies) == 2
     assert results(master.replies(Give())) == [1, 2]
@@ -203,13 +203,13 @@ def test_a_leader_says_which_of_its_workers_it_waits_for_and_where_that_hangs(ma
 
 def test_a_leader_that_waits_for_other_machines_names_none_of_its_own(own_master):
     own_master.start(Meet())
-    assert own_master.standing().late == ()
+    assert own_master.inquiry_answer().late == ()
 
 
 @pytest.mark.slow
 def test_a_leader_that_hangs_says_nothing_and_its_reply_counts(master):
     master.start(Hang(1, 1.0))
-    assert master.standing(0.3) is None
+    assert master.inquiry_answer(0.3) is None
     master.link.hear(time.monotonic() + PATIENCE)
     assert len(master.link.replies) == 2
     assert results(master.replies(Give())) == [1, 2]  # the inquiry is forgotten
