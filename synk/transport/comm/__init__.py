@@ -1,4 +1,4 @@
-"""Collectives: one interface, a communicator per kind of connection."""
+"""Communicators, which run the collectives on arrays: one class for each way in which ranks are connected."""
 
 from synk.gpu.comm.nccl import NcclCommunicator as NcclCommunicator
 from synk.gpu.comm.staged import StagedCommunicator as StagedCommunicator

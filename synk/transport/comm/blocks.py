@@ -24,15 +24,15 @@ Scratch = dict[Any, NDArray[Any]]  # by dtype, room for a block
 
 
 def block_length(n_arrays: int, itemsize: int) -> int:
-    """Return how many elements of each array to combine at a time."""
+    """Return how many elements of each of ``n_arrays`` arrays to combine at a time."""
     return max(SMALLEST, CACHED // (n_arrays * itemsize))
 
 
 class Blocks:
-    """The combination of flat arrays, in rank order, into one or several targets of the same length.
+    """The combination of flat arrays, in rank order, whose result is written to one or several targets.
 
-    Each target is to hold the result; arrays may be among them. ``scratch`` is shared by all that run one
-    after the other.
+    Targets have the length of the arrays, and may be arrays themselves. ``scratch`` is memory that may be
+    shared by combinations that run one after the other.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Blocks:
         self._can_overflow = dtype.kind in "fc"
         length = block_length(self._n, dtype.itemsize)
         wide = accumulating_dtype(dtype)
-        # An average keeps its terms until it is known not to overflow. So does a target that is a later term.
+        # The total goes to scratch memory if its terms are still needed: for an average until it is known not
+        # to overflow, and if the target is one of the later terms.
         in_place = wide == dtype and not self._is_average and _may_hold_total(targets[0], arrays)
         if not in_place and dtype not in scratch:
             scratch[dtype] = np.empty(length, wide)
@@ -63,7 +64,7 @@ class Blocks:
             self._blocks.append((terms, total, [place for place in places if place is not total]))
 
     def run(self) -> None:
-        """Combine the present values."""
+        """Combine the present values of the arrays."""
         if not self._can_overflow:
             self._combine()
         elif self._is_average:
@@ -86,7 +87,7 @@ class Blocks:
                     self._divide(total, self._divisor, out=total)
                     recompute_overflows(terms, total)
             else:
-                # One pass less where nothing is cast; the terms are no longer needed.
+                # The terms are no longer needed: if nothing is cast, divide straight into a target.
                 result = places[0] if places[0].dtype == total.dtype else total
                 self._divide(total, self._divisor, out=result)
                 total = result
@@ -104,12 +105,12 @@ class Blocks:
 
 
 def _may_hold_total(target: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
-    """Return whether a target may be written to before all arrays are read."""
+    """Tell whether a target may hold the running total, and so be overwritten before all arrays are read."""
     return target is arrays[0] or not any(target is array for array in arrays)
 
 
 def _division(dtype: np.dtype[Any], n: int) -> tuple[np.ufunc, NDArray[Any]]:
-    """Return the faster of two ways to the same bits: a reciprocal, where it is exact, or a division."""
+    """Return the operation and operand that divide by ``n``: a product if 1 / n is exact, which is faster."""
     if dtype.kind == "f" and n & (n - 1) == 0:
         return np.multiply, np.array(1 / n, dtype)
     return np.true_divide, np.array(n, dtype)
@@ -120,4 +121,4 @@ def _copy(total: NDArray[Any], places: list[NDArray[Any]]) -> None:
     for place in places:
         if place is not source:
             place[...] = source
-        source = place  # rounded once
+        source = place  # the first copy has rounded the total; the others need not round again

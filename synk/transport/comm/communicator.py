@@ -1,7 +1,7 @@
-"""The one interface of all communicators.
+"""The interface of all communicators.
 
-Every rank of a run calls the same methods in the same order, whatever rows it has; programs
-and collectives know nothing else about how ranks are connected.
+Every rank of a run calls the same methods in the same order, whether it has rows or not. Programs and
+collectives use this interface only, however the ranks are connected.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from synk.values.rows import split
 
 
 class SharedArrays(list[Any]):
-    """The arrays of all ranks of this machine, by place, in memory that every one of them sees.
+    """The arrays of all ranks of this machine, by place, in memory that all of these ranks share.
 
     Attributes
     ----------
     mine : array
-        This rank's.
+        The array of this rank.
     """
 
     def __init__(self, arrays: Iterable[Any], place: int):
         super().__init__(arrays)
         self.mine = self[place]
-        self.plans: dict[Any, Any] = {}  # what a communicator has worked out about them, to be used again
+        self.plans: dict[Any, Any] = {}  # of collectives on these arrays, kept by a communicator
 
 
 Shared = SharedArrays | None
@@ -38,20 +38,19 @@ Read = Callable[[Sequence[Any]], Any]
 
 
 def copies(arrays: Sequence[Any]) -> Any:
-    """Return a list of copies: what a gathering reads unless told otherwise."""
+    """Return a copy of each array: the default of ``read`` in `Collectives.all_gather` and `gather`."""
     return [array.copy() for array in arrays]
 
 
 class Collectives(ABC):
-    """Collectives on arrays, all of which `ObservedCommunicator` watches.
+    """Collectives on arrays of the device's array module.
 
-    Arrays are of the device's array module. Reductions go in an order that is fixed, so the same run
-    gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. ``op``
-    is one of `OPERATIONS`; an average of finite values is finite.
+    Reductions go in a fixed order, rank order or with NCCL its own, so the same run gives the same bits, and
+    all ranks receive the same bits. ``op`` is one of `OPERATIONS`; an average of finite values is finite.
 
-    All take ``shared``: where the arrays of all ranks of this machine are, seen from here;
-    ``shared.mine`` is the array given. Where every rank has them, nothing is copied on the way
-    within a machine. What is read through ``read`` holds still only until that returns.
+    All methods take ``shared``: the arrays of all ranks of this machine, of which ``shared.mine`` is the
+    array given. If every rank gives them, no array is copied within a machine. The arrays that ``read`` is
+    called with may change after it returns. `ObservedCommunicator` watches these methods.
     """
 
     rank: int
@@ -59,7 +58,7 @@ class Collectives(ABC):
 
     @abstractmethod
     def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
-        """Return the arrays of all ranks, of one dtype and shape, combined by ``op``, on every rank.
+        """Return, on every rank, the arrays of all ranks combined element by element by ``op``.
 
         ``array`` may be overwritten and returned. Raises CollectiveMismatch on every rank if dtypes, shapes
         or operations differ.
@@ -69,14 +68,14 @@ class Collectives(ABC):
     def reduce(
         self, array: Any, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
     ) -> Any:
-        """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others.
+        """Return the arrays of all ranks combined by ``op`` on rank ``root``, and None on others.
 
-        ``in_place`` permits that the root's array is overwritten and returned.
+        With ``in_place`` the root's array may be overwritten and returned.
         """
 
     @abstractmethod
     def broadcast(self, array: Any, root: int = 0, shared: Shared = None) -> Any:
-        """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere.
+        """Return rank ``root``'s array on every rank; shapes may differ between ranks, but not dtypes.
 
         With ``shared``, ``array`` is overwritten and returned.
         """
@@ -89,13 +88,13 @@ class Collectives(ABC):
     def gather(
         self, array: Any, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
     ) -> Any:
-        """Do as `all_gather` on rank ``root``; return None on others.
+        """Return ``read(arrays)`` of the arrays of all ranks on rank ``root``, and None on others.
 
-        With ``only``, a rank, ``read`` gets that rank's array alone.
+        With ``only``, the number of a rank, ``arrays`` has the array of that rank alone.
         """
 
     def reduce_scatter(self, array: Any, op: str, shared: Shared = None) -> Any:
-        """Return this rank's part of the rows of what `all_reduce` returns; of NumPy arrays only.
+        """Return this rank's part of the rows of the result of `all_reduce`; for NumPy arrays only.
 
         Raises CollectiveMismatch on every rank if shapes differ.
         """
@@ -110,7 +109,7 @@ class Collectives(ABC):
         return self.all_gather(array, shared, read)
 
     def all_to_all(self, array: Any, shared: Shared = None) -> Any:
-        """Return this rank's part of the rows of every rank's array, joined; of NumPy arrays only.
+        """Return this rank's part of the rows of every rank's array, joined; for NumPy arrays only.
 
         Raises CollectiveMismatch on every rank if arrays differ in more than their rows.
         """
@@ -129,38 +128,38 @@ class Collectives(ABC):
 
 
 class Communicator(Collectives):
-    """Collectives among the ranks of a run, and what links these."""
+    """The connection of one rank to the other ranks of a run, with the collectives on arrays."""
 
     def __init__(self, rank: int, n_ranks: int):
         self.rank = rank
         self.n_ranks = n_ranks
 
     def __deepcopy__(self, memo: Any) -> Communicator:
-        """Return itself: what copies the inputs of a node, as debug mode does, means the arrays."""
+        """Return this communicator itself, since debug mode copies all inputs of a node, also this one."""
         return self
 
     @property
     def on_host(self) -> Communicator:
-        """The communicator of the same ranks that takes NumPy arrays: this one, unless it is of a device."""
+        """The communicator of the same ranks for NumPy arrays: this one, unless it is one for a device."""
         return self
 
     def close(self) -> None:
-        """Give up what links this rank to the others; their processes may have ended."""
+        """Close the connections to the other ranks, whose processes may have ended already."""
 
     def at_once(
         self, kind: str, op: str, shared: Sequence[SharedArrays | None], shapes: bool = True
     ) -> AbstractContextManager[None]:
-        """Return a context for several collectives of one kind, in which ranks may meet once for all of them.
+        """Return a context for several collectives of one kind, which may then share their barriers.
 
-        Nobody may change an array in there but by these collectives. ``kind`` is that of collective, as
-        named in errors, of at most 16 letters; ``shared`` is what each of the collectives will be given;
-        ``shapes`` tells whether shapes must be equal.
+        Inside of it the arrays may be changed by these collectives only. ``kind`` is the name of the
+        collective in errors, of at most 16 letters. ``shared`` has the arrays that each of the collectives
+        will be given, and ``shapes`` tells whether their shapes must be equal on all ranks.
         """
         return nullcontext()
 
 
 class ObservedCommunicator:
-    """A communicator that is watched: ``watch(name, method)`` returns what is called instead of a method."""
+    """A communicator whose collectives are watched: ``watch(name, method)`` returns a method's replacement."""
 
     def __init__(self, communicator: Communicator, watch: Callable[[str, Callable], Callable]):
         self._communicator = communicator

@@ -1,8 +1,9 @@
-"""Compare what ranks are about to do before a collective: the same words from all, or nobody goes on.
+"""Compare, before a collective, what the ranks bring to it; raise an error on all of them if it does not fit.
 
-words -> control block -> barrier -> compare words; parsed only where they differ, or to stage
+words -> control block -> barrier -> compare words; they are parsed only if they differ, or to copy arrays
 
-A `Meeting` does so for communicators whose data moves elsewhere: only words pass there.
+Each rank describes its part in a header of a few words in shared memory. A `Meeting` compares headers for
+communicators whose arrays go another way, such as NCCL.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import numpy as np
 from synk.transport.commands.sync import Barrier
 from synk.values.errors import CollectiveMismatch
 
-ARENA, SHARED = range(2)  # words; behind them stands what `SAID` has, and then lengths
+ARENA, SHARED = range(2)  # the first words of a header; then come the fields of `SAID`, and the shape
 SAID = struct.Struct("<16s8s8sq")  # kind, operation, dtype, number of dimensions
 
 
 class Header(NamedTuple):
-    """One rank's part in a collective, as it tells the others."""
+    """The description of one rank's part in a collective, for the other ranks."""
 
     kind: str
     op: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    is_shared: bool  # whether this rank sees the arrays of all, and its own is among them
-    arena: int  # bytes of the arena that this rank has
+    is_shared: bool  # whether the arrays of all ranks are in shared memory, as far as this rank knows
+    arena: int  # bytes of the arena that this rank has mapped
 
     @property
     def nbytes(self) -> int:
@@ -48,13 +49,13 @@ class Header(NamedTuple):
 
 
 def words_of(kind: str, op: str, dtype: np.dtype[Any], shape: tuple[int, ...], is_shared: bool) -> memoryview:
-    """Return the words from SHARED on: what all ranks must have in common."""
+    """Return the words of a header from SHARED on, which must be the same on all ranks."""
     said = SAID.pack(kind.encode(), op.encode(), dtype.str.encode(), len(shape))
     return memoryview(array("q", [is_shared, *memoryview(said).cast("q"), *shape]))
 
 
 def check_equal(headers: list[Header], shapes: bool) -> None:
-    """Raise CollectiveMismatch unless ranks bring the same, up to their shapes if these may differ."""
+    """Raise CollectiveMismatch unless all headers are alike; their shapes may differ unless ``shapes``."""
     if len({(header.kind, header.op, header.dtype, shapes and header.shape) for header in headers}) > 1:
         raise CollectiveMismatch(
             "ranks disagree on a collective: "
@@ -63,33 +64,34 @@ def check_equal(headers: list[Header], shapes: bool) -> None:
 
 
 class Met(NamedTuple):
-    """The answers of all ranks, in rank order."""
+    """The shapes of all ranks' arrays, and the numbers of their links, in rank order."""
 
     shapes: list[tuple[int, ...]]
-    links: list[int]  # the number of each rank's link, 0 for none
+    links: list[int]  # 0 for a rank without a link
 
 
 class Meeting:
-    """Headers by which the ranks compare the collective that each is about to enter.
+    """The comparison of headers before a collective whose arrays go another way than shared memory.
 
-    All ranks must meet at a barrier once more before any of them writes its next words.
+    After it, all ranks must pass a barrier once more before any of them writes its next header.
     """
 
     def __init__(self, barrier: Barrier):
         self._barrier = barrier
-        # Asked for again each time: views of the words would keep them mapped beyond the run.
+        # A view of the words is taken anew each time: one that is kept would keep them mapped after the run.
         self._header = barrier.control.header
 
     def agree(self, kind: str, op: str, array: Any, link: int, shapes: bool = True) -> Met:
-        """Return the shapes of all ranks' arrays, which may be of any module, and the numbers of their links.
+        """Compare this rank's collective with the others'; return the shapes and links of all ranks.
 
-        With ``shapes``, shapes must be equal. Raises CollectiveMismatch on every rank if ranks bring other
-        things.
+        ``array`` may be of any module, and ``link`` is a number for the others to know. Raises
+        CollectiveMismatch on every rank if collectives, operations or dtypes differ, or with ``shapes`` the
+        shapes.
         """
         words = words_of(kind, op, array.dtype, array.shape, is_shared=False)
         end = SHARED + len(words)
         mine = self._header(self._barrier.place)
-        # The place of an arena's length: here ranks have links instead.
+        # There is no arena here, so its word in the header has the number of the link.
         mine[ARENA] = link
         mine[SHARED:end] = words
         self._barrier.wait()

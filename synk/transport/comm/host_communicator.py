@@ -9,11 +9,12 @@ Others are copied to slots of an arena first.
 
     header -> barrier -> compare, grow -> slot -> barrier -> reduce my chunk -> barrier -> copy out
 
-A rank writes its next header only behind a barrier that every rank reaches after reading this
-one, and its slot likewise, so nothing is overwritten while it is read.
+A rank writes its next header, and its slot, only after a barrier that every rank reaches when it has read the
+last ones, so nothing is overwritten while it is read.
 
-Several collectives in a row have one header and two barriers for all of them, where all arrays live in shared
-memory: no rank touches what another one does before the last of them.
+Several collectives in a row (`at_once`) have one header and two barriers for all of them, if all arrays live
+in shared memory: each rank works on its own chunk of every array, which no other rank touches before the last
+barrier.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class HostCommunicator(Communicator):
         self._arena: Segment | None = None
         self._arena_nbytes = self._front = 0  # bytes before the first slot: those of `at_first`
         self._scratch: Scratch = {}
-        self._met = False  # all ranks bring the same to all collectives from now on, in shared memory
-        # Views are taken anew each time: kept, they would keep the words mapped beyond the run.
+        self._met = False  # whether, inside of `at_once`, all headers were compared and no barrier is needed
+        # A view of the words is taken anew each time: one that is kept would keep them mapped after the run.
         self._control = control = barrier.control
         self._mine = control.header_at(self.rank)
         self._others = [control.header_at(other) for other in range(self.n_ranks) if other != self.rank]
@@ -77,7 +78,7 @@ class HostCommunicator(Communicator):
             self._barrier.wait()
 
     def _words(self, kind: str, op: str, shared: Shared, shapes: bool) -> memoryview:
-        """Return the words that must be the same on all ranks, to reduce or read arrays where they are."""
+        """Return the words of this rank's header for arrays in shared memory; none if they are not there."""
         if shared is None:
             return memoryview(b"")
         words: memoryview | None = shared.plans.get((kind, op))
@@ -89,7 +90,7 @@ class HostCommunicator(Communicator):
 
     def all_reduce(self, array: Array, op: str, shared: Shared = None) -> Array:
         if shared is not None:
-            # The way of every training step: what can be known before is looked up.
+            # Every training step comes here, so the plan is kept from the step before.
             words, blocks = shared.plans.get(op) or self._plan(op, shared)
             if self._met or self._same(words):
                 blocks.run()
@@ -108,7 +109,7 @@ class HostCommunicator(Communicator):
         kind = "reduce in place" if in_place else "reduce"
         headers = self._to_stage(kind, op, array, shared)
         if shared is None or headers:
-            # On one machine the work is shared by all ranks anyway.
+            # Copied arrays are reduced by all ranks, each of which does its chunk, as in `all_reduce`.
             result = self._reduce_staged(headers, array, op)
             return result.copy() if self.rank == root else None
         result = array
@@ -151,10 +152,10 @@ class HostCommunicator(Communicator):
     def at_first(
         self, payload: bytes, room: int, work: Callable[[Sequence[bytes]], bytes], result_room: int
     ) -> bytes:
-        """Bring all payloads to rank 0, which does ``work`` of them; return what that returns, on every rank.
+        """Call ``work`` on rank 0 with the payloads of all ranks; return its result on every rank.
 
-        A payload has ``room`` bytes, the result ``result_room``. Ranks meet twice, so it is the fastest way
-        for few bytes, but they do not compare what they do.
+        Payloads have up to ``room`` bytes, the result up to ``result_room``. It takes two barriers, which is
+        the least for a few bytes, and compares no headers.
         """
         self._front = self.n_ranks * room + result_room
         while not self._brought(payload, room):
@@ -165,7 +166,7 @@ class HostCommunicator(Communicator):
         return self._bytes(self.n_ranks, room)
 
     def _brought(self, payload: bytes, room: int) -> bool:
-        """Put a payload where rank 0 reads it; return False where the arena was too small, and has grown."""
+        """Put a payload into the arena for rank 0; return False if the arena was too small, and has grown."""
         words = self._control.words
         words[self._mine + ARENA] = self._arena_nbytes
         if self._arena_nbytes >= self._front:
@@ -188,7 +189,7 @@ class HostCommunicator(Communicator):
     # --- headers -----------------------------------------------------------------------------------
 
     def _same(self, words: memoryview) -> bool:
-        """Tell the others what this rank brings; return whether all bring the very same."""
+        """Write this rank's header; return whether those of all other ranks are the same."""
         control, count = self._control.words, len(words)
         control[self._mine + ARENA] = self._arena_nbytes
         start = self._mine + SHARED
@@ -201,14 +202,14 @@ class HostCommunicator(Communicator):
         return True
 
     def _part(self) -> None:
-        """Wait until no rank touches what others have in shared memory."""
+        """Wait until all ranks have finished with the arrays in shared memory, except inside of `at_once`."""
         if not self._met:
             self._barrier.wait()
 
     def _to_stage(
         self, kind: str, op: str, array: Array, shared: Shared, shapes: bool = True
     ) -> list[Header]:
-        """Return the headers of all ranks; none where all arrays are in shared memory."""
+        """Return the headers of all ranks if arrays must be copied; none if all are in shared memory."""
         if self._met:
             return []
         headers = self._headers_of(kind, op, array, shared, shapes)
@@ -223,9 +224,9 @@ class HostCommunicator(Communicator):
         shapes: bool = True,
         met: bool = False,
     ) -> list[Header]:
-        """Tell the others what this rank brings, unless they have ``met``; return all headers.
+        """Write this rank's header, unless that is done (``met``); return the headers of all ranks.
 
-        Raises CollectiveMismatch if that differs, up to the shapes where ``shapes`` is false.
+        Raises CollectiveMismatch if they differ, or with ``shapes`` also if their shapes do.
         """
         if not met:
             self._same(words_of(kind, op, array.dtype, array.shape, shared is not None))
@@ -243,13 +244,13 @@ class HostCommunicator(Communicator):
         return plan
 
     def _chunk(self, arrays: Sequence[Array], op: str, into: int | None = None) -> Blocks:
-        """Return this rank's part of a reduction of arrays, into one of them or all."""
+        """Return this rank's chunk of a reduction of arrays, into the array ``into`` or into all of them."""
         start, stop = split(arrays[0].size, self.n_ranks)[self.rank]
         parts = [array[start:stop] for array in _flat(arrays)]
         return Blocks(parts, op, parts if into is None else [parts[into]], self._scratch)
 
     def _reduce_staged(self, headers: list[Header], array: Array, op: str) -> Array:
-        """Return the combination of all ranks' arrays, in the arena."""
+        """Combine copies of all ranks' arrays in the arena; return a view of the result there."""
         slots = self._fill_slots(headers, array)
         self._chunk(slots, op, into=0).run()
         self._barrier.wait()
@@ -258,7 +259,10 @@ class HostCommunicator(Communicator):
     # --- the arena ---------------------------------------------------------------------------------
 
     def _fill_slots(self, headers: list[Header], array: Array, only: int | None = None) -> list[Array]:
-        """Copy this rank's array to its slot and return all slots once all are filled, or ``only`` one."""
+        """Copy this rank's array to its slot of the arena; return all slots once they are filled.
+
+        With ``only``, the number of a rank, only that rank's slot is filled.
+        """
         offsets = [self._front]
         for rank, header in enumerate(headers):
             nbytes = header.nbytes if only in (None, rank) else 0
@@ -275,8 +279,11 @@ class HostCommunicator(Communicator):
         return slots
 
     def _has_grown(self, arenas: set[int], nbytes: int) -> bool:
-        """Grow the arena, unless all ranks have one of so many bytes; return whether it has grown."""
-        # They differ where a growth was interrupted. All ranks see the same, so all decide the same.
+        """Grow the arena unless all ranks have one of ``nbytes`` at least; return whether it has grown.
+
+        ``arenas`` are the lengths of the ranks' arenas.
+        """
+        # Lengths differ if a growth was interrupted. All ranks see the same lengths, so all decide the same.
         if self._arena is not None and len(arenas) == 1 and min(arenas) >= nbytes:
             return False
         self._arena = self._grow(max(nbytes, max(arenas) + 1))
@@ -285,7 +292,7 @@ class HostCommunicator(Communicator):
 
 
 def _digest(parts: Sequence[memoryview]) -> memoryview:
-    """Return words that are the same on all ranks where the parts are; no header of one collective is."""
+    """Return a header that stands for several: equal on all ranks if the parts are, and equal to no other."""
     digest = hashlib.blake2b(b";".join(parts), digest_size=16).digest()
     return memoryview(words_in("q", [-1, *words_in("q", digest)]))
 

@@ -1,4 +1,4 @@
-"""The communicator of a run with one rank: everything is already there."""
+"""The communicator of a run with one rank, whose collectives return what they are given."""
 
 from __future__ import annotations
 

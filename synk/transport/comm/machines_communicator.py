@@ -1,15 +1,15 @@
 """Collectives of ranks on several machines: each machine's leader exchanges for its ranks.
 
-Every rank says what it brings in a `Contribution`, a small array behind it.
+Every rank describes its array in a `Contribution`, which includes the array if it is small.
 
-    array -> part -> place 0 -> leaders exchange, compare, combine in rank order -> handed out on each machine
+    contribution -> leader (place 0) -> leaders exchange, compare, combine in rank order -> all ranks
 
-So small arrays meet in one go, and their reductions have the same bits as on one machine. Large ones follow
-once all parts are known to be alike; in reductions each byte leaves a machine once:
+So small arrays need one exchange, and their reductions have the same bits as on one machine. Large arrays
+follow after all contributions were compared; in reductions each byte leaves a machine once:
 
-    arrays -> reduced on each machine -> leaders reduce, in the order of machines -> handed out
+    arrays -> reduced on each machine -> leaders reduce, in the order of machines -> all ranks
 
-Where they live in shared memory they are reduced there, and leaders exchange straight from it.
+Arrays in shared memory are reduced there, and leaders send them from there without a copy.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from synk.values.errors import CollectiveMismatch
 from synk.values.machine import Machine
 
 Array = NDArray[Any]
-SMALL_BYTES = 1 << 12  # of an array: the leaders exchange such ones as they are, in one message
-PART_BYTES = SMALL_BYTES + (1 << 10)  # of a part with such an array, or without one
+SMALL_BYTES = 1 << 12  # an array of at most so many bytes is sent in the contribution
+PART_BYTES = SMALL_BYTES + (1 << 10)  # the most bytes of a contribution, with a small array or without
 LENGTH = struct.Struct("<q")
-HEADS = 1 << 12  # that are kept, of a few hundred bytes each
-SAME, DIFFER = b"=", b"!"  # how a result begins: what ranks bring is the same, or not, as is said behind
+HEADS = 1 << 12  # encoded headers that are kept, of a few hundred bytes each
+SAME, DIFFER = b"=", b"!"  # a result begins so: contributions fit together, or do not, and the error follows
 
 
 class Contribution(NamedTuple):
-    """The contribution of one rank to a collective."""
+    """The contribution of one rank to a collective: its header, and its array if that is sent along."""
 
     header: Header
-    array: Array | None  # None where nobody asks for it
+    array: Array | None  # None if it is large, or no other rank needs it
 
 
 class MachinesCommunicator(Communicator):
@@ -53,11 +53,11 @@ class MachinesCommunicator(Communicator):
     Parameters
     ----------
     local : HostCommunicator or LoneCommunicator
-        Of the ranks of this machine, whose ranks are places.
+        The communicator of this machine's ranks; its ranks are their places.
     machine : Machine
-        This one.
+        The machine of this rank.
     leaders : Leaders, optional
-        At place 0.
+        The leaders of all machines, if this rank is the leader of its own, at place 0.
     watch : callable
         Called now and then while the leader waits; raises if a rank of this machine has failed.
     """
@@ -117,7 +117,7 @@ class MachinesCommunicator(Communicator):
     # --- parts ---------------------------------------------------------------------------------------
 
     def _parts(self, kind: str, op: str, array: Array, only: int | None = None) -> list[Contribution]:
-        """Return the parts of all ranks, in rank order, with their arrays, or that of ``only`` one rank.
+        """Return the contributions of all ranks, in rank order, with arrays, or with that of rank ``only``.
 
         Raises CollectiveMismatch on every rank if they differ in more than shapes.
         """
@@ -129,11 +129,11 @@ class MachinesCommunicator(Communicator):
         return parts
 
     def _met(self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Contribution]], bytes]) -> bytes:
-        """Return on every rank what leaders make of all parts, whose arrays are small, by ``finish``.
+        """Exchange all ranks' contributions, with small arrays; return the result of ``finish`` on every rank.
 
-        That is called with the bytes of all parts, and the decoded parts.
-
-        Raises CollectiveMismatch on every rank if parts differ, up to the shapes unless ``shapes``.
+        ``mine`` is this rank's contribution, encoded. Each leader calls ``finish`` with the bytes of all
+        contributions and with the decoded ones. Raises CollectiveMismatch on every rank if they differ; with
+        ``shapes`` also if their shapes do.
         """
 
         def work(here: Sequence[bytes]) -> bytes:
@@ -152,7 +152,7 @@ class MachinesCommunicator(Communicator):
         return result[len(SAME) :]
 
     def _gathered(self, mine: bytes) -> bytes:
-        """Return the parts of all ranks, of any length."""
+        """Return the encoded contributions of all ranks, with arrays of any length."""
         here = self._local.gather(np.frombuffer(mine, np.uint8), root=0, read=np.concatenate)
         everywhere = np.empty(0, np.uint8)
         if self._leaders is not None:
@@ -165,9 +165,10 @@ class MachinesCommunicator(Communicator):
     def _reduced(
         self, kind: str, array: Array, op: str, shared: Shared = None, in_place: bool = False
     ) -> Array:
-        """Return the combination of the arrays of all ranks: ``array`` itself, where it may be ``in_place``.
+        """Return the combination of the arrays of all ranks.
 
-        Arrays that are ``shared`` may be overwritten then, and a small result is not in them.
+        With ``in_place``, ``array`` and ``shared`` may be overwritten, and a large result is in ``array``; a
+        small one is a new array.
         """
         small = array.nbytes <= SMALL_BYTES
         mine = encoded(kind, op, array, small)
@@ -177,20 +178,20 @@ class MachinesCommunicator(Communicator):
         return np.ndarray(array.shape, array.dtype, result).copy()
 
     def _combined(self, parts: list[Contribution], op: str) -> bytes:
-        """Return the bytes of the arrays of all parts combined in rank order."""
+        """Return the combination, in rank order, of the arrays of all contributions, as bytes."""
         arrays = [part.array.reshape(-1) for part in parts if part.array is not None]
         result = np.empty_like(arrays[0])
         Blocks(arrays, op, [result], self._scratch).run()
         return result.tobytes()
 
     def _reduced_by_machines(self, array: Array, op: str, shared: Shared, in_place: bool) -> Array:
-        """Combine large arrays machine by machine; all ranks bring the same."""
-        if array.dtype == np.float16:  # whose sums are rounded once
+        """Combine large arrays of the same kind and shape, on each machine and then between machines."""
+        if array.dtype == np.float16:  # computed in float32, so that sums are rounded once only
             wide = array.astype(np.float32)
             return self._reduced_by_machines(wide, op, None, in_place=False).astype(np.float16)
         total = self._local.reduce(np.ascontiguousarray(array), op, shared=shared, in_place=in_place)
         if self._leaders is not None:
-            if op == "avg":  # of averages; their weights come first, so that no sum overflows
+            if op == "avg":  # machines' averages are weighted before they are added, so that no sum overflows
                 total *= np.asarray(self._machine.n_places / self.n_ranks, total.dtype)
                 op = "sum"
             self._leaders.all_reduce(total.reshape(-1), op, self._watch)
@@ -200,13 +201,13 @@ class MachinesCommunicator(Communicator):
 
 
 def encoded(kind: str, op: str, array: Array, brings: bool) -> bytes:
-    """Return the part of a rank as bytes: a `Header`, and the array behind it if it ``brings`` that."""
+    """Return a rank's contribution as bytes: a `Header`, and then the array if the rank ``brings`` it."""
     data = array.tobytes() if brings else b""
     head = _head(kind, op, array.dtype, array.shape, len(data), brings)
     return b"".join([head, data, bytes(-len(data) % 8)])
 
 
-# Ranks bring the same again and again, and others bring the same: their heads are made, and read, once.
+# The same headers are sent again and again, so they are encoded, and decoded, once only.
 
 
 @lru_cache(HEADS)
@@ -223,7 +224,7 @@ def _header(words: bytes) -> Header:
 
 
 def decoded(parts: bytes) -> Iterator[Contribution]:
-    """Yield the parts that were `encoded` one after the other; their arrays are views."""
+    """Yield the contributions from their bytes, one after the other; their arrays are views of the bytes."""
     start = 0
     while start < len(parts):
         (n_words,) = LENGTH.unpack_from(parts, start)
