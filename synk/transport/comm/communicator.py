@@ -159,7 +159,7 @@ class Communicator(Collectives):
 
 
 class ObservedCommunicator:
-    """A communicator whose collectives are watched: ``watch(name, method)`` returns a method's replacement."""
+    """A communicator whose collectives are watched: ``watch(name, method)`` returns a replacement."""
 
     def __init__(self, communicator: Communicator, watch: Callable[[str, Callable], Callable]):
         self._communicator = communicator

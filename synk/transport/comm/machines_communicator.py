@@ -129,7 +129,7 @@ class MachinesCommunicator(Communicator):
         return parts
 
     def _met(self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Contribution]], bytes]) -> bytes:
-        """Exchange all ranks' contributions, with small arrays; return the result of ``finish`` on every rank.
+        """Exchange all ranks' contributions, of small arrays; return the result of ``finish`` on every rank.
 
         ``mine`` is this rank's contribution, encoded. Each leader calls ``finish`` with the bytes of all
         contributions and with the decoded ones. Raises CollectiveMismatch on every rank if they differ; with

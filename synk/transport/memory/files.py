@@ -1,9 +1,10 @@
-"""Arrays that lie in a file, and that file once more, for every rank to map.
+"""Find and reopen the file that an array is mapped from, so that every rank can map it.
 
     path -> as_memmap -> numpy.memmap -> reopened -> the file, and where in it the array begins
 
-An array does not tell the descriptor that it was mapped by, and by now its file's name may mean another file,
-or nothing. So what might be the file is mapped, too, and taken if the kernel says that both are of one file.
+An array does not tell by which descriptor it was mapped, and its file may have been renamed or replaced
+since. So each file that may be the right one is mapped, and taken if the kernel lists both mappings under one
+file.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def is_in_file(value: Any) -> bool:
 
 
 def file_label(filename: Any) -> str:
-    """Return how messages call a file."""
+    """Return the name of a file for messages."""
     return "a file without a name" if filename is None else f"file {os.fspath(filename)!r}"
 
 
 def as_memmap(value: Any) -> np.memmap[Any, Any]:
-    """Return a memmap that ranks can read in place; a path names a .npy file, which is opened read-only.
+    """Return the memmap that ranks can read in place, of a path or a memmap; a .npy file is opened read-only.
 
-    Raises OSError, TypeError or ValueError if there is none.
+    Raises OSError, TypeError or ValueError if the file cannot be read in place.
     """
     array = value if isinstance(value, np.memmap) else _load(value)
     where = file_label(array.filename)
@@ -75,9 +76,9 @@ def _load(path: str | os.PathLike[str]) -> np.memmap[Any, Any]:
 
 
 def reopened(array: np.memmap[Any, Any]) -> tuple[FileIO, int]:
-    """Return the file that an array is mapped from, opened anew, and at which byte of it the array begins.
+    """Open the file that an array is mapped from again; return it, and the byte at which the array begins.
 
-    Raises ValueError if it cannot be found, or is shorter than the array by now.
+    Raises ValueError if the file cannot be found, or is shorter by now than the array.
     """
     address = array.__array_interface__["data"][0]
     for path in _candidates(array.filename):
@@ -108,12 +109,12 @@ def check_length(filename: Any, file_bytes: int, needed: int) -> None:
 
 
 class Mapping(NamedTuple):
-    """A line of `MAPS`."""
+    """A mapping of a file in this process: a line of `MAPS`."""
 
     start: int  # address
     stop: int  # address
-    offset: int  # bytes of the file before it
-    file: tuple[str, ...]  # device, inode, and path: two that are the same are of one file
+    offset: int  # bytes of the file before the mapping
+    file: tuple[str, ...]  # device, inode and path, which are the same for mappings of one file
 
 
 def _mappings() -> Iterator[Mapping]:
@@ -126,7 +127,7 @@ def _mappings() -> Iterator[Mapping]:
 
 
 def _candidates(filename: Any) -> Iterator[str]:
-    """Yield paths that may be the file: its name, and all that this process has open: the memmap has it."""
+    """Yield paths that may be the file: its name, then all open descriptors, since a memmap keeps one."""
     if filename is not None:
         yield os.fspath(filename)
     for number in os.listdir(DESCRIPTORS):
@@ -143,7 +144,7 @@ def _open(path: str, writable: bool) -> FileIO | None:
 
 
 def _offset(file: FileIO, address: int) -> int | None:
-    """Return at which byte of ``file`` an address is, or None if that is not mapped from this file."""
+    """Return the byte of ``file`` that is mapped at an address, or None if another file is mapped there."""
     try:
         probe = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
     except (OSError, ValueError):  # it is empty, or cannot be mapped

@@ -1,4 +1,4 @@
-"""Memory for the rows of a batch: used again from call to call, and filled ahead of the next one.
+"""Keep memory for the rows of a batch from call to call, and gather the next call's rows ahead, in a thread.
 
     Rows.of(array, memory) -> RowMemory -> an array that nobody else holds
     Gatherer.start(following rows) ... the next call -> Gatherer.take -> the rows, there already
@@ -37,17 +37,17 @@ class RowMemory:
         self._blocks: list[NDArray[np.uint8]] = []
 
     def __call__(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any] | None:
-        """Return an array to overwrite, or None for rows that need no memory."""
+        """Return an array to gather rows into, or None for a few rows, for which new memory costs nothing."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < SMALL_BYTES:
             return None
         return np.ndarray(shape, dtype, buffer=self._blocks[self._free(nbytes)])
 
     def _free(self, nbytes: int) -> int:
-        """Return where memory of that size stands that nobody uses."""
+        """Return the position of a block of about ``nbytes`` that nobody uses; make one if there is none."""
         free = [at for at in range(len(self._blocks)) if sys.getrefcount(self._blocks[at]) == ALONE]
         for at in free:
-            # A single large batch is no reason to hold on to so much.
+            # A block that is much too large is not kept: it was made for a single large batch.
             if nbytes <= self._blocks[at].nbytes <= 2 * nbytes:
                 return at
         # What is dropped here is freed now, or by those who still hold it.
@@ -60,7 +60,7 @@ class RowMemory:
 
 
 class RowsToGather(NamedTuple):
-    """An array, the rows of it that the next call reads, and where they go."""
+    """An array, the rows of it that the next call reads, and the memory into which they are gathered."""
 
     array: Any
     rows: SelectedRows
@@ -90,9 +90,9 @@ class Gatherer:
         return memory
 
     def start(self, function: int, token: int, sources: Mapping[int, RowsToGather]) -> None:
-        """Begin to gather rows, by position of the input, for the next call of a function.
+        """Begin to gather rows for the next call of a function; ``sources`` are by position of the input.
 
-        By the ``token``, `take` asks for these rows and no others.
+        The next call gives the same ``token`` to `take`.
         """
         self.pending.pop(function, None)
         large = {position: source for position, source in sources.items() if _nbytes(source) >= AHEAD_BYTES}
@@ -113,10 +113,10 @@ class Gatherer:
         return self._thread.submit(_gather, array, rows, target)
 
     def take(self, function: int, token: int) -> dict[int, Any]:
-        """Return the rows that were gathered under a token, by position of the input; let go of any others.
+        """Return the rows that were gathered under a token, by position of the input; drop any others.
 
-        The call gathers itself what is not there: few bytes are not worth it. Raises what gathering them
-        raised.
+        The caller gathers the rows of inputs that are missing here, because they are small. Raises the error
+        that gathering the rows has raised.
         """
         pending = self.pending.pop(function, None)
         if pending is None or pending.token != token:
@@ -124,7 +124,7 @@ class Gatherer:
         return {position: future.result() for position, future in pending.arrays.items()}
 
     def forget(self, function: int) -> None:
-        """Free what was kept for a function."""
+        """Free the memory and the rows that are kept for a function."""
         self.pending.pop(function, None)
         for key in list(self._of_inputs):  # a finalizer may come here while memories are made
             if key[0] == function:

@@ -1,4 +1,4 @@
-"""Find out how much memory may still be used before the kernel kills somebody for it.
+"""Find out how much memory may still be used before the kernel kills a process for it.
 
 A full file system is an error code, but memory beyond the limit of a cgroup (a container's, a job's), or
 beyond what the machine has, gets a process killed. So the limits are read before memory is taken.
@@ -30,7 +30,7 @@ MACHINE_HINT = "drop Data that is no longer used, end other programs, or use a m
 
 
 class Shortage(NamedTuple):
-    """A limit that is in the way, and what can be done about it."""
+    """A limit that leaves too little memory, and a hint what can be done about it."""
 
     free: int  # bytes
     limit: int  # bytes
@@ -39,11 +39,11 @@ class Shortage(NamedTuple):
 
 
 class Ceiling(NamedTuple):
-    """The files of one limit in the folder of a cgroup."""
+    """The names of the files of one limit in the folder of a cgroup."""
 
     limit: str
     usage: str
-    counts_swap: bool = False  # what is swapped out still counts
+    counts_swap: bool = False  # whether memory that is swapped out still counts
 
 
 class CgroupVersion(NamedTuple):
@@ -73,7 +73,7 @@ VERSIONS = {
 
 
 class Cgroup(NamedTuple):
-    """One cgroup that this process is in, directly or by a descendant of it."""
+    """A cgroup of this process: the one it is in, or one around that."""
 
     name: str
     folder: str
@@ -89,13 +89,13 @@ class MemoryLimits:
 
     @cached_property
     def cgroups(self) -> tuple[Cgroup, ...]:
-        """This process's cgroup and those around it; found out once."""
+        """This process's cgroup and those around it, innermost first; read once."""
         membership, mounts = (_text(f"{self._proc}/self/{name}") for name in ("cgroup", "mountinfo"))
         return tuple(find_cgroups(membership, mounts))
 
     @cached_property
     def _ceilings(self) -> tuple[tuple[Cgroup, Ceiling], ...]:
-        """The limits that are set; one that comes where there was none goes unseen."""
+        """The limits that were set at the first look; limits that are added later are not seen."""
         return tuple(
             (cgroup, ceiling)
             for cgroup in self.cgroups
@@ -104,9 +104,9 @@ class MemoryLimits:
         )
 
     def shortage(self, nbytes: int) -> Shortage | None:
-        """Return the first limit that ``nbytes`` more would break, or None.
+        """Return the first limit that ``nbytes`` more would exceed, or None.
 
-        Small requests are let through until they add up.
+        Small requests are not checked until they add up to `UNSEEN_BYTES`.
         """
         self._unseen += nbytes
         if self._unseen <= UNSEEN_BYTES:
@@ -157,7 +157,7 @@ class MemoryLimits:
 
 
 def file_size_limit() -> float:
-    """Return how many bytes a file that this process writes may have; shared memory is files, too."""
+    """Return the most bytes that a file of this process may have; shared memory is files, too."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return float("inf") if limit == resource.RLIM_INFINITY else limit
 
@@ -181,7 +181,7 @@ def find_cgroups(membership: str, mounts: str) -> Iterator[Cgroup]:
 
 
 def _upwards(path: PurePosixPath, root: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield a cgroup and those around it, relative to the one that is mounted, which is the last."""
+    """Yield the paths of a cgroup and of those around it, relative to the mounted one, which comes last."""
     # In a container the path may be that of the machine, or one outside of what can be seen.
     within = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
     if ".." in within.parts:
@@ -195,7 +195,7 @@ def _reserve(limit: int) -> int:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None where there is none, or it means that there is no limit."""
+    """Return the number in a file; None if there is none, or if it stands for no limit."""
     text = _text(path).strip()
     return int(text) if text.isdigit() and int(text) < UNLIMITED else None
 
@@ -207,7 +207,7 @@ def _table(path: str) -> dict[str, int]:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file, or nothing where it cannot be read."""
+    """Return the text of a file, or "" if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return os.fsdecode(file.readall())

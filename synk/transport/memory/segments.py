@@ -1,4 +1,4 @@
-"""The segments that all ranks have attached: the master makes them, workers follow.
+"""The table of shared-memory segments, the same in every rank: the master makes them, workers attach them.
 
 SegmentTable.allocate, map_file -> Attach and a descriptor to every worker -> SegmentTable.attach there
 """
@@ -27,11 +27,11 @@ GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls m
 
 
 class SegmentTable:
-    """Segments by number, the same numbers in every rank.
+    """The segments of a run by number; every rank uses the same numbers.
 
-    On the master, ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the
-    run is next at rest. With ``attachable`` segments keep their descriptors: for workers that are made
-    later and inherit nothing. Numbers count from ``first``.
+    On the master, ``post(message, descriptor)`` sends a message to all workers at once, and
+    ``release(message)`` when no command is running. If ``attachable``, segments keep their descriptors, for
+    workers that are started later and inherit no mappings. Numbers count from ``first``.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SegmentTable:
         self._files: dict[int, messages.File | None] = {}
         self._lost: set[int] = set()
         self._numbers = itertools.count(first)  # threads may allocate at the same time
-        self.before_drop: Callable[[], None] = lambda: None  # lets go of arrays
+        self.before_drop: Callable[[], None] = lambda: None  # called before a drop, to free views
 
     def allocate(self, nbytes: int) -> int:
         """Create a segment, attach it in every worker, and return its number.
@@ -63,10 +63,10 @@ class SegmentTable:
         return number
 
     def map_file(self, file: FileIO, path: str, nbytes: int, offset: int, writable: bool) -> int:
-        """Map a part of a file in every rank; it is closed with the segment, whose number is returned.
+        """Map a part of a file as a segment in every rank; return the segment's number.
 
-        Other machines open ``path``.
-        Raises OSError if it cannot be mapped; the file is closed then.
+        The file is closed with the segment, or if OSError is raised because it cannot be mapped. Other
+        machines open ``path``.
         """
         try:
             segment = Segment(file, nbytes, offset, writable)
@@ -90,7 +90,7 @@ class SegmentTable:
         return number
 
     def make(self, message: messages.Attach) -> None:
-        """Remake a segment of another machine, under its number, and attach it in every worker.
+        """Make a segment like one on the master's machine, under its number, and attach it in every worker.
 
         Raises SharedMemoryFull if there is no room.
         """
@@ -100,13 +100,13 @@ class SegmentTable:
         segment.seal()
 
     def hold(self, segments: Mapping[int, Segment]) -> None:
-        """Take segments that are mapped in this process and in its workers already."""
+        """Enter segments that are already mapped in this process and in its workers."""
         self._segments.update(segments)
         for segment in segments.values():
             segment.seal()  # descriptors of files are the master's
 
     def as_messages(self) -> list[messages.Attach]:
-        """Return the messages by which segments are made on another machine."""
+        """Return a message for each segment, by which another machine makes one like it."""
         return [self._as_message(number) for number in self._segments]
 
     def _as_message(self, number: int) -> messages.Attach:
@@ -120,9 +120,9 @@ class SegmentTable:
         return dict(self._segments)
 
     def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
-        """Follow the master's `allocate` in a worker.
+        """Attach, in a worker, a segment that the master has allocated.
 
-        Raises OSError if no descriptor came with the message: this process could not take one more.
+        Raises OSError if no descriptor came with the message, because this process can open no more files.
         """
         if descriptor is None:
             self._lost.add(message.segment)
@@ -132,11 +132,11 @@ class SegmentTable:
         return segment
 
     def vouch(self, number: int, stamp: Callable[[], Any]) -> None:
-        """Let the owner of a segment say whether it was written to: see `stamp`."""
+        """Register the function by which a segment's owner tells whether it was written to; see `stamp`."""
         self._stamps[number] = stamp
 
     def stamp(self, number: int) -> Any:
-        """Return a value that is another one after a write to a segment; None if nobody knows."""
+        """Return a value that changes with each write to a segment; None if writes are not noticed."""
         if self._files.get(number) is not None:
             return ON_DISK
         stamp = self._stamps.get(number)
@@ -149,7 +149,7 @@ class SegmentTable:
         self._release(messages.Detach(number))
 
     def drop(self, number: int) -> None:
-        """Let go of a segment in this rank; the memory is freed when every rank has."""
+        """Drop a segment in this rank; the memory is freed when every rank has dropped it."""
         self.before_drop()
         self._lost.discard(number)
         self._stamps.pop(number, None)
@@ -162,21 +162,21 @@ class SegmentTable:
         return self._segments[number]
 
     def array(self, ref: messages.ArrayRef) -> NDArray[Any]:
-        """Return the array that a message refers to."""
+        """Return the array in a segment that a reference in a message stands for."""
         if ref.segment in self._lost:
             raise _lost()
         return self._segments[ref.segment].array(ref.dtype, ref.shape, ref.offset)
 
     def close(self) -> None:
-        """Let go of all segments in this rank."""
+        """Drop all segments in this rank."""
         for number in list(self._segments):
             self.drop(number)
 
 
 def remade(message: messages.Attach) -> Segment:
-    """Return a segment for one on the master's machine: a new one, or that part of the file on this one.
+    """Return a segment like one on the master's machine: new memory, or the same part of this machine's file.
 
-    Raises OSError if the file is not there, ValueError if it is another.
+    Raises OSError if the file is not on this machine, ValueError if it differs from the master's.
     """
     if message.file is None:
         return Segment.create(message.nbytes)
@@ -196,14 +196,14 @@ def remade(message: messages.Attach) -> Segment:
 
 
 def described(file: FileIO, path: str) -> messages.File:
-    """Return by what machines compare the files that they open: length, and digest of both ends."""
+    """Return the length of a file and a digest of both its ends, by which machines compare their files."""
     length = os.fstat(file.fileno()).st_size
     ends = [os.pread(file.fileno(), END_BYTES, at) for at in (0, max(0, length - END_BYTES))]
     return messages.File(path, length, hashlib.blake2b(b"".join(ends), digest_size=16).digest())
 
 
 def aligned(nbytes: int) -> int:
-    """Return how many bytes an array takes among others in one segment."""
+    """Return ``nbytes`` rounded up to a multiple of `ALIGNMENT`."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -218,7 +218,7 @@ def _lost() -> SegmentLost:
 class StagingBuffers:
     """Reused buffers through which the master hands arrays to the workers.
 
-    ``on_drop`` is called with the number of each segment that is given up.
+    ``on_drop`` is called with the number of each segment before it is freed.
     """
 
     def __init__(self, segments: SegmentTable, on_drop: Callable[[int], None] = lambda number: None):
@@ -227,11 +227,11 @@ class StagingBuffers:
         self.owners: dict[Any, dict[tuple[Any, ...], int]] = {}  # numbers of segments by owner, then by key
 
     def put(self, key: tuple[Any, ...], array: NDArray[Any]) -> messages.ArrayRef:
-        """Copy ``array`` into the buffer called ``key``, whose owner comes first; it grows if need be."""
+        """Copy ``array`` into the buffer called ``key``, which grows if need be; ``key[0]`` is its owner."""
         return self.put_all(key, [array])[0]
 
     def put_all(self, key: tuple[Any, ...], arrays: Sequence[NDArray[Any]]) -> list[messages.ArrayRef]:
-        """Copy arrays, at least one, into one buffer, as `put` does."""
+        """Copy one or more arrays into one buffer, as `put` does; return where each is."""
         starts = list(itertools.accumulate([aligned(array.nbytes) for array in arrays[:-1]], initial=0))
         number = self._buffer(key, starts[-1] + arrays[-1].nbytes)
         places = zip(arrays, starts, strict=True)
@@ -241,7 +241,7 @@ class StagingBuffers:
         return refs
 
     def _buffer(self, key: tuple[Any, ...], nbytes: int) -> int:
-        """Return the segment called ``key``, one that has room."""
+        """Return the number of the segment called ``key``; make a larger one if it is too small."""
         owned = self.owners.setdefault(key[0], {})
         number = owned.get(key)
         if number is None or self._segments[number].nbytes < nbytes:
@@ -250,7 +250,7 @@ class StagingBuffers:
         return number
 
     def drop(self, *keys: tuple[Any, ...]) -> None:
-        """Free the buffers called ``keys``, where there are such."""
+        """Free the buffers called ``keys``; keys without a buffer are ignored."""
         for key in keys:
             number = self.owners.get(key[0], {}).pop(key, None)
             if number is not None:

@@ -1,8 +1,8 @@
 """Segments of POSIX shared memory that leave no name behind.
 
 A segment never has a name; other processes attach through its descriptor, which the channel carries.
-Whatever dies and whenever, the kernel frees the memory with the last mapping. A part of a file on disk is a
-segment, too, if it is given by its descriptor.
+Whichever process dies, the kernel frees the memory when the last mapping of it is gone. A part of a file on
+disk can be a segment, too.
 
     Segment.create -> descriptor over the channel -> Segment.attach -> array
 """
@@ -45,13 +45,12 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 
 
 class Segment:
-    """A stretch of shared memory or of a file, mapped into this process.
+    """A part of shared memory or of a file, from byte ``offset`` of the file on, mapped into this process.
 
-    ``seal`` closes the file, of which ``offset`` bytes come before the first; ``close`` drops the mapping
-    once no array made from it is left.
+    ``seal`` closes the file; ``close`` unmaps the memory once no array over it is left.
 
-    A signal handler may raise between any two lines, so what must be given back belongs, from the moment it
-    is there, to objects that do so in C.
+    A signal handler may raise between any two lines, so files and mappings belong, from the moment they
+    exist, to objects that free them in C.
     """
 
     def __init__(self, file: FileIO, nbytes: int, offset: int = 0, writable: bool = True):
@@ -87,17 +86,17 @@ class Segment:
 
     @property
     def descriptor(self) -> int:
-        """File descriptor to send to other processes, until `seal`."""
+        """The file descriptor, by which other processes attach the segment; there is none after `seal`."""
         assert self._file is not None, "sealed segments have no descriptor"
         return self._file.fileno()
 
     @property
     def file_bytes(self) -> int:
-        """Present length of the file, until `seal`: others may cut it, and reading beyond it is SIGBUS."""
+        """The present length of the file, before `seal`: others may cut it, and reading beyond is SIGBUS."""
         return os.fstat(self.descriptor).st_size
 
     def seal(self) -> None:
-        """Close the descriptor: the mapping stays, nobody else can attach."""
+        """Close the descriptor: the mapping stays, but no further process can attach the segment."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -113,7 +112,7 @@ class Segment:
         return memoryview(self._memory).cast("B")[: 8 * count].cast("q")
 
     def close(self) -> None:
-        """Close the descriptor and let go of the mapping."""
+        """Close the descriptor and drop the mapping, which arrays over it may keep."""
         self.seal()
         # Arrays keep the memory; it is unmapped with the last of them.
         self._memory = None
@@ -138,7 +137,7 @@ def _nameless_file() -> FileIO:
 
 
 def _unlinked_file() -> FileIO:
-    """Make a file under a random name, and unlink it at once: a process killed between leaves the name."""
+    """Make a file under a random name and unlink it at once; a process killed between leaves the file."""
     # posix_ipc's own automatic names are predictable and collide.
     name = f"/synk-{secrets.token_hex(16)}"
     try:
@@ -171,7 +170,7 @@ def _mapped(descriptor: int, nbytes: int, offset: int, writable: bool) -> Any:
 
 
 def _undo(name: str) -> None:
-    """Remove a segment whose making an exception has ended: its name, and its descriptor if it is open."""
+    """Remove the name and close the descriptor of a segment, after an exception while it was being made."""
     with contextlib.suppress(posix_ipc.ExistentialError):
         posix_ipc.unlink_shared_memory(name)
     for descriptor in os.listdir("/proc/self/fd"):
@@ -201,7 +200,7 @@ def _allocate(descriptor: int, nbytes: int) -> None:
 
 
 def _check_file_system(nbytes: int) -> None:
-    """Refuse what does not fit before others see the file system full because of it."""
+    """Raise SharedMemoryFull if a segment does not fit, before it fills the file system for others."""
     if nbytes > (limit := file_size_limit()):
         raise SharedMemoryFull(
             f"a segment of {nbytes} bytes is longer than this process's files may be, {limit} bytes "

@@ -44,21 +44,21 @@ class Printout:
     # --- in the worker -----------------------------------------------------------------------------
 
     def take_over(self, rank: int) -> None:
-        """Print here from now on, where the streams of this process write to no descriptor of its own."""
+        """Let the streams of this worker append to this file, unless they write to its own descriptors."""
         for number, name in STREAMS.items():
             if _goes_elsewhere(number, name):
                 self._streams.append(_Lines(self._file, f"{number}[rank {rank}] "))
                 setattr(sys, name, self._streams[-1])
 
     def finish(self) -> None:
-        """End the last lines."""
+        """End the lines that have begun, so that the master prints them."""
         for stream in self._streams:
             stream.finish()
 
     # --- in the master -----------------------------------------------------------------------------
 
     def deliver(self) -> None:
-        """Print what is new."""
+        """Print the lines that workers have printed since the last call."""
         start, end = self._delivered, os.fstat(self._file).st_size
         if start < end:
             lines = os.pread(self._file, end - start, start)
@@ -76,7 +76,7 @@ class Printout:
             self._freed += length
 
     def close(self) -> None:
-        """Print the rest, and forget the printout."""
+        """Print the remaining lines, and close the file."""
         file = self._file
         if file >= 0:
             self.deliver()
@@ -85,7 +85,7 @@ class Printout:
 
 
 def _goes_elsewhere(number: str, name: str) -> bool:
-    """Tell whether what Python prints does not go to the process's own descriptor."""
+    """Tell whether Python prints to something else than the process's own descriptor, such as a notebook."""
     stream = getattr(sys, name)
     return stream is not None and not writes_to(stream, int(number))
 
@@ -97,7 +97,7 @@ def _print(lines: str) -> None:
 
 
 class _Begun(threading.local):
-    """Of the line that a thread has not ended."""
+    """The beginning of a line that a thread has not ended yet."""
 
     text = ""
 

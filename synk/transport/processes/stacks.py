@@ -1,4 +1,4 @@
-"""Tell what a worker is doing, line by line, even where it hangs.
+"""Read the Python stacks of a worker, even while it hangs.
 
 The worker's handler of one real-time signal is written in C: it writes the stacks of all Python threads to a
 file in memory without running any Python, so a loop in native code cannot keep it from answering.
@@ -25,7 +25,7 @@ QUIET_SECONDS = 0.02  # without a further line: the answer is complete
 
 
 class Stacks:
-    """One worker's answers, in a file that the master makes before it forks, or that it is given."""
+    """The stacks of one worker, which it writes to a file in memory that the master reads."""
 
     def __init__(self, file: int | None = None):
         self._file = os.memfd_create("synk-stacks") if file is None else file
@@ -61,7 +61,7 @@ class Stacks:
             time.sleep(QUIET_SECONDS / 10)
 
     def close(self) -> None:
-        """Forget the answers."""
+        """Close the file of the stacks."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -74,11 +74,10 @@ class _SignalStack(ctypes.Structure):
 
 
 def widen_signal_stack() -> mmap.mmap:
-    """Give handlers of signals of this thread more memory than faulthandler does.
+    """Give signal handlers of this thread a larger stack than faulthandler does; return it, to be kept.
 
-    All that Python handles runs there from then on. Signals that come together are handled one inside the
-    other, and six of them, with the registers that new processors save for each, are more than that has room
-    for. Return the memory, which is to be kept.
+    Signals that come together are handled one inside the other. For each, new processors save many registers,
+    so that six of them are too much for the stack of faulthandler.
     """
     memory = mmap.mmap(-1, STACK_BYTES)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))

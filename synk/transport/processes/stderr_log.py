@@ -1,4 +1,4 @@
-"""Keep what a worker writes to standard error where it outlives the worker.
+"""Keep the standard error of a worker in memory that outlives the worker.
 
 File descriptor 2 of a worker is a file in memory. The worker hands on to the real standard error what
 is new there, at once where Python wrote it, else after every command; the master does so when the worker
@@ -26,10 +26,10 @@ STDERR = 2
 
 
 class StderrLog:
-    """One worker's standard error; made by the master, or of a file that another process has made.
+    """The log of one worker's standard error, in a new file in memory or in ``file``, of another process.
 
-    ``get_delivered`` and ``set_delivered`` read and write a word that both share: how many bytes were
-    delivered.
+    ``get_delivered`` and ``set_delivered`` read and write the number of bytes that were delivered, a word
+    that the master and the worker share.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StderrLog:
     # --- in the worker -----------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Write the standard error of this process here from now on."""
+        """Let this process write its standard error to the log from now on."""
         self._real = fcntl.fcntl(STDERR, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
         os.dup2(self._file, STDERR)
         self._patience = None
@@ -61,13 +61,13 @@ class StderrLog:
             sys.stderr = _Prompt(sys.stderr, (lambda text: self.deliver()) if here else self._note)
 
     def _note(self, text: str) -> None:
-        """Keep what went elsewhere: to a notebook, say."""
+        """Add a text to the log that Python has printed elsewhere, such as to a notebook."""
         self.deliver()  # else what C wrote before would count as delivered
         _write_all(self._file, text.encode(errors="replace"))
         self._set_delivered(os.fstat(self._file).st_size)
 
     def deliver(self) -> None:
-        """Hand on what is new; of several threads, or a signal handler in between, one does it for all."""
+        """Write what is new in the log to the real standard error; of several threads one does it for all."""
         while self._is_behind() and self._lock.acquire(blocking=False):
             try:
                 self._deliver_some()
@@ -105,21 +105,21 @@ class StderrLog:
         return os.pread(self._file, TAIL_BYTES, max(0, end - TAIL_BYTES))
 
     def close(self) -> None:
-        """Forget the log."""
+        """Close the file of the log."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
 
 
 def writes_to(stream: Any, descriptor: int) -> bool:
-    """Return whether a Python stream is that of a descriptor, and not a notebook's, say."""
+    """Tell whether a Python stream writes to this descriptor, and not, for example, to a notebook."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return bool(stream.fileno() == descriptor)
     return False
 
 
 def _write_all(descriptor: int, text: bytes, seconds: float | None = None) -> None:
-    """Write a text; give up where nobody reads it, for so many seconds if those are given."""
+    """Write a text; give up if it cannot be written, or if nobody reads it for ``seconds``."""
     left, ready = memoryview(text), select.poll()
     ready.register(descriptor, select.POLLOUT)
     with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def _write_all(descriptor: int, text: bytes, seconds: float | None = None) -> No
 
 
 class _Prompt:
-    """A text stream that tells somebody, with the text, of everything written to it."""
+    """A text stream that calls ``told(text)`` after each text that is written to it."""
 
     def __init__(self, stream: Any, told: Callable[[str], None]):
         self._stream = stream
