@@ -23,6 +23,7 @@ from synk.compile.programs.emit import Observer, emit
 from synk.compile.programs.passes.finish import Announcer
 from synk.compile.programs.text.program import Program
 from synk.compile.programs.text.transfer import check_narrow, is_on_host, to_device
+from synk.compile.rewriting.queries import KeepingMode
 from synk.compile.rewriting.rewrites import UNWANTED, array_query, natively
 from synk.compile.tables import DEVICE, HOST
 from synk.values.floating import IGNORING
@@ -234,4 +235,4 @@ def array_mode(linker: ArrayLinker | None = None) -> Mode:
         the program is emitted.
     """
     linker = ArrayLinker() if linker is None else linker
-    return Mode(linker, array_query(linker.xp, linker.native))
+    return KeepingMode(linker, array_query(linker.xp, linker.native))

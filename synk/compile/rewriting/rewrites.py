@@ -4,7 +4,6 @@ array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.pr
             -> KeepLines       the user's lines follow replacements
             -> SuperviseQuickly, NearShapes: what PyTensor does, in linear time
             -> AsPerformed     declared dtypes are those in which Ops compute
-            -> ForgetOps       no rewriter keeps an Op of the graph
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from pytensor.compile.aliasing import Supervisor
-from pytensor.compile.mode import optdb
 from pytensor.graph.features import AlreadyThere, Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
@@ -35,8 +33,8 @@ from synk.compile.programs.elementwise.fusion import TAGS, register_fusion
 from synk.compile.programs.graphs.minima import with_minima
 from synk.compile.programs.graphs.width import TooNarrowError, as_performed
 from synk.compile.programs.passes.host_or_device import wanted_on_host
+from synk.compile.rewriting.queries import kept_rewriter
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
-from synk.compile.rewriting.trackers import LAST, ForgetOps, forgetful
 from synk.compile.rewriting.until_gradients import check_until_gradients
 from synk.compile.rewriting.wrong_rewrites import LEFT_OUT
 
@@ -74,19 +72,19 @@ def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> R
     """
     in_c = native and native_libraries() is not None
     fusion = (TAGS["CUDA"],) if dialect_of(xp) is CUDA else (TAGS["C"], NATIVE) if in_c else ()
-    near = NEEDS_NEAR_SHAPES
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
-        exclude=(*UNWANTED, *((REPLACED,) if near else ())),
-        extra_rewrites=[
-            (KeepLines(), -1),
-            (RefuseWrong(), -1),
-            (SuperviseQuickly(), -1),
-            (AsPerformed(inside), -1),
-            *([(NearShapes(), POSITION)] if near else []),
-            (ForgetOps(), LAST),
-        ],
+        exclude=(*UNWANTED, *((REPLACED,) if NEEDS_NEAR_SHAPES else ())),
+        extra_rewrites=_own_rewrites(inside),
     )
+
+
+@cache
+def _own_rewrites(inside: bool) -> tuple[tuple[GraphRewriter, float], ...]:
+    """Return rewrites of ours and their positions, the same ones for each query."""
+    first = (KeepLines(), RefuseWrong(), SuperviseQuickly(), AsPerformed(inside))
+    shapes = ((NearShapes(), POSITION),) if NEEDS_NEAR_SHAPES else ()
+    return (*((one, -1) for one in first), *shapes)
 
 
 def inner_rewriter(xp: ModuleType) -> GraphRewriter:
@@ -94,21 +92,15 @@ def inner_rewriter(xp: ModuleType) -> GraphRewriter:
 
     Recognition of symbolic Ops is off: it would rebuild an Op inside its own definition.
     """
-    return _inner_rewriter(xp, _native.get())
+    return kept_rewriter(_inner_query(xp, _native.get()))
 
 
-@cache
-def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
-    return forgetful(optdb.query(_inner_query(xp, native)))
-
-
-@cache
 def step_rewriter() -> GraphRewriter:
     """Return the rewriter for the step of a Scan that is written in C.
 
     It makes no node that works in place, and merges no product with a sum into one call of BLAS.
     """
-    return forgetful(optdb.query(_inner_query(np, native=True).excluding("inplace", "BlasOpt", NATIVE)))
+    return kept_rewriter(_inner_query(np, native=True).excluding("inplace", "BlasOpt", NATIVE))
 
 
 def _inner_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:

@@ -20,6 +20,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.destroyhandler import DestroyHandler
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import GraphRewriter
 
 from synk.compile.programs.graphs import serialize
 from synk.compile.programs.text.program import Program
@@ -56,6 +57,11 @@ class _Rewriting(Mode):
 
     def __init__(self, mode: Mode):
         super().__init__(mode.provided_linker, mode.provided_optimizer, mode.optdb)
+        self._mode = mode
+
+    @property
+    def optimizer(self) -> GraphRewriter:
+        return self._mode.optimizer
 
     @property
     def function_maker(self) -> type[FunctionMaker]:

@@ -3,9 +3,8 @@
     query -> rewriters, `ForgetOps` as the last of them -> rewritten graph, of which no rewriter keeps an Op
 
 A rewriter notes for each Op which of its rules apply, and keeps the Op for that. Many Ops are equal to
-others that came before, but not those that hold a graph or constants: regions, loops, fused scalars. Most
-rewriters are made for one graph and go with it. Those that PyTensor's database holds, and those that we keep,
-live as long as the process.
+others that came before, but not those that hold a graph or constants: regions, loops, fused scalars.
+Rewriters that PyTensor's database holds, and those that we keep, live as long as the process.
 """
 
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from typing import Any
 from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter, OpToRewriterTracker
 from pytensor.graph.rewriting.db import RewriteDatabase
-
-LAST = 1e6  # a position behind all of PyTensor's
 
 # Attributes of rewriters and databases in which there are others.
 PARTS = (
@@ -35,11 +32,11 @@ class ForgetOps(GraphRewriter):
 
     Parameters
     ----------
-    kept : GraphRewriter, optional
+    kept : GraphRewriter
         A rewriter whose notes are cleared, beside those of PyTensor's database.
     """
 
-    def __init__(self, kept: GraphRewriter | None = None):
+    def __init__(self, kept: GraphRewriter):
         super().__init__()
         self._own = tuple(trackers(kept, set()))
 
