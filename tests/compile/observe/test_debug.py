@@ -1,5 +1,6 @@
 import itertools
 import pickle
+import warnings
 
 import numpy as np
 import pytensor
@@ -225,6 +226,25 @@ def test_what_cannot_be_compared_is_noted_once():
     (note,) = mode.linker.observe.skipped
     assert note.endswith("NotImplementedError: C only")
     assert note.startswith("Mute")
+
+
+class Deprecated(Faulty):
+    """An Op whose own implementation does what NumPy or Python warns of, and gives a wrong number by it."""
+
+    def perform(self, node, inputs, outputs):
+        warnings.warn("~True is -2", DeprecationWarning, stacklevel=1)
+        outputs[0][0], outputs[1][0] = -inputs[0], -inputs[1]
+
+
+def test_an_implementation_that_is_warned_of_is_not_compared_with():
+    x, y = pt.dvectors("xy")
+    mode = debug_mode()
+    function = pytensor.function([x, y], Deprecated("none")(x, y), mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as a script may have it
+        np.testing.assert_array_equal(function(A, B), [A + B, A - B])
+    (note,) = mode.linker.observe.skipped
+    assert note.endswith("DeprecationWarning: ~True is -2")
 
 
 def test_random_numbers_in_another_state_are_found():

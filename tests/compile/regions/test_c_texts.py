@@ -13,6 +13,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar import ScalarLoop, float64
 from pytensor.scan.basic import scan
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.linalg.decomposition.lu import pivot_to_permutation
 from pytensor.tensor.signal import convolve1d
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
@@ -43,6 +44,7 @@ long = pt.outer(y, y) + y.shape[0] * pt.eye(y.shape[0])  # as many rows as there
 factor = pt.linalg.cholesky(long)
 general = pt.outer(y, pt.sin(y)) + 3 * pt.eye(y.shape[0])
 cycled = pt.concatenate([general[1:], general[:1]])  # factors exchange rows, not in pairs
+_, exchanges = pt.linalg.lu_factor(cycled)
 
 
 def inc_by_itself(total):
@@ -162,6 +164,11 @@ TEXTS = {
         *pt.linalg.slogdet(general[::-1]),
         *pt.linalg.slogdet(definite * 0),
         pt.linalg.solve(cycled, y),
+    ],
+    "orders of rows": [
+        pivot_to_permutation(exchanges),
+        pivot_to_permutation(exchanges, inverse=True),
+        pt.argsort(pivot_to_permutation(exchanges, inverse=True)),
     ],
     "general systems in gradients and loops": [
         *(pt.grad((one**2).sum(), y) for one in (pt.linalg.solve(cycled, y), pt.linalg.inv(cycled))),

@@ -70,6 +70,9 @@ CASES = {
     "rows repeated along rows": Case(
         [pt.alloc(y, y.shape[0], 12), pt.alloc(y[:, None], 12, y.shape[0]), pt.alloc(x.T, 4, n)]
     ),
+    "a sum repeated": Case(
+        [pt.alloc(y.sum(), 3), pt.alloc(x.sum(axis=0), 2, 4), pt.alloc(y.max(), 2)], met=(0, 0)
+    ),
     "what rows add to rows that all ranks have": Case(
         [
             pt.inc_subtensor(table[:, :4][pt.arange(n), k % 4], y),

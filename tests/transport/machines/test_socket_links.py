@@ -145,6 +145,17 @@ def test_a_machine_that_is_gone_is_silent(nbytes):
         links.close()
 
 
+def test_a_send_finds_out_that_a_machine_is_gone(two):
+    one, other = two
+    other.close()
+    # The first message is answered by a reset; the links do not read it, as they do not rest.
+    deadline = time.monotonic() + 10
+    while not one.cut():
+        assert time.monotonic() < deadline
+        one.send(1, b"to nobody")
+    assert not one.unsent()
+
+
 def test_a_machine_that_does_not_read_is_not_cut(two, monkeypatch):
     monkeypatch.setattr(socket_links, "SILENCE_MS", 200)
     one, _ = two

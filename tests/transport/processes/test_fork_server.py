@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -315,6 +316,16 @@ def test_it_ends_with_the_master_however_that_does(thread, end, warm_interpreter
             for life in lives:
                 life.signal(signal.SIGKILL)
                 life.close()
+
+
+def test_a_fork_whose_master_is_gone_does_not_begin():
+    master = Process(fork_child(lambda: None))
+    assert master.wait(5)
+    (reader, writer), (theirs, end) = os.pipe(), socket.socketpair()
+    with theirs, end, open(reader), open(writer, "w"):  # nothing has come from the master
+        work = partial(fork_server._be_adopted, writer, end, [theirs, master], lambda _: os._exit(7))
+        assert os.waitstatus_to_exitcode(os.waitpid(fork_child(work), 0)[1]) == 1
+    master.reap()
 
 
 def test_it_may_be_forked_by_a_thread_that_ends():
