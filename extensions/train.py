@@ -47,9 +47,9 @@ def make_train_function(
 ) -> synk.Function:
     """Build a function whose call is one training step on all ranks.
 
-    For any number of ranks a step equals that of one process on the whole batch. It does so in any number of
-    slices where rows are read once: of a mean or a sum over rows, but not of a mean with weights, whose
-    gradient needs the sum of all weights before it reads a row, and which is refused in more than one.
+    For any number of ranks a step equals that of one process on the whole batch. With ``num_slices`` above 1
+    this holds for losses such as a mean or a sum over rows. If the gradient of a row needs something of all
+    rows first, as that of a weighted mean needs the sum of the weights, the call raises ValueError.
 
     Parameters
     ----------

@@ -123,7 +123,10 @@ class Training:
             self.history.stopped = why
 
     def interrupt(self, why: str) -> None:
-        """End the training after this step or epoch, also where it goes on from a state before."""
+        """End the training after this step or epoch, because a signal has come.
+
+        Unlike `stop`, this holds even if `load_state` sets the training back meanwhile.
+        """
         self.history.interrupted = True
         self.stop(why)
 

@@ -55,9 +55,10 @@ class Record:
                 self._stats[report.chain].append(dict(report.stats))
 
     def kept(self, tuning: bool, chains: Sequence[int] | None = None) -> Drawn:
-        """Return the draws of the warm-up, or those after it, of some chains.
+        """Return draws of some chains, all cut to the length of the shortest of these.
 
-        By default the chains, and with them the length, are chosen that keep most draws.
+        They are those of the warm-up if ``tuning``, else those after it. If ``chains`` is None, short
+        chains are left out where that keeps more draws in total.
         """
         parts = {chain: self._part(chain, tuning) for chain in self.known()}
         lengths = {chain: len(points) for chain, (points, _) in parts.items()}

@@ -201,7 +201,7 @@ def _fitting(ufunc: np.ufunc, dtypes, dtype: np.dtype) -> dict | None:
 
 
 def _takes(ufunc, dtypes) -> bool:
-    """Tell whether a ufunc takes complex dtypes, if any of these is complex: CuPy's ``erf`` does not."""
+    """Return False if one of ``dtypes`` is complex and the ufunc takes none that is, as CuPy's ``erf``."""
     loops = getattr(ufunc, "types", ())
     return not (loops and any(np.dtype(dtype).kind == "c" for dtype in dtypes)) or any(
         set("FD") & set(loop) for loop in loops

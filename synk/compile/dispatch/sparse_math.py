@@ -50,7 +50,10 @@ def total(op, node, xp):
 
 @array_sparse(type(add_s_s), type(mul_s_s))
 def combine(op, node, xp):
-    """Compute the sum or product of two matrices, in the format of the first."""
+    """Return a function that adds two sparse matrices, or multiplies them element by element.
+
+    Its result has the format and the dtype of the node's output.
+    """
     adds = op == add_s_s
     format, dtype = node.outputs[0].type.format, node.outputs[0].type.dtype
 

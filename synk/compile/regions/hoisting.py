@@ -232,7 +232,10 @@ def rows_times(rows: Variable, matrix: Variable) -> Variable:
 
 
 def without_duplicate_rows(node: Apply) -> list[Variable] | None:
-    """Return the outputs of a Scan that returns no variable twice, or None if the node's Scan does so."""
+    """Make a Scan that returns some rows twice return them once.
+
+    Returns the variables that replace the outputs of ``node``, or None if it returns no rows twice.
+    """
     op, info = node.op, node.op.info
     graph = plain_graph(op)
     MergeOptimizer().rewrite(graph)

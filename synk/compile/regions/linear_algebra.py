@@ -117,7 +117,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 
 @c_text.register(Cholesky)
 def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
-    """Compute the lower or the upper factor of a matrix."""
+    """Write C that computes the lower or the upper Cholesky factor of a matrix."""
     (a,), (out,) = node.inputs, node.outputs
     n, kind = rows_of(region, a, out), type_of(out)
     view, target = region.variables.view(a), region.variables.new(out, [n, n])
@@ -134,7 +134,11 @@ def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(SolveTriangular)
 def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> None:
-    """Compute each row of the solution from those before it, or with an upper matrix from those behind."""
+    """Write C that solves a triangular system for a vector, or for the columns of a matrix.
+
+    BLAS does it if the system is large and its layout allows that; else it is done row by row, from the last
+    row if the matrix is upper.
+    """
     (a, b), (out,) = node.inputs, node.outputs
     n, ndim, kind = rows_of(region, a, out), b.type.ndim, type_of(out)
     if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:

@@ -18,11 +18,12 @@ from synk.values.reduction import Accumulator, cast
 
 
 class StagedCommunicator(Communicator):
-    """Collectives of device arrays, computed by ``host``, a communicator of NumPy arrays.
+    """Collectives of device arrays: copied to the host, exchanged by ``host``, and copied back.
 
-    The argument ``shared``, the place of other ranks' arrays in shared memory, is not used: a rank cannot
-    read another rank's device memory. ``to_host`` and ``from_host`` are the device's methods. ``from_host``
-    must copy: its argument may be overwritten once it has returned.
+    ``host`` is a communicator of NumPy arrays; arrays of bfloat16 are gathered by it and reduced here, in
+    float32. No method reads the arrays in ``shared``, since a rank cannot read another rank's device memory;
+    `broadcast` takes it as the sign that ``array`` is to be overwritten. ``to_host`` and ``from_host`` are
+    the device's methods. ``from_host`` must copy: its argument may be overwritten once it has returned.
     """
 
     def __init__(self, host: Communicator, to_host: Callable[[Any], Any], from_host: Callable[[Any], Any]):

@@ -107,7 +107,7 @@ class CudaDevice(Device):
         self.bind()
 
     def _take(self, cupy: Any, undo: ExitStack) -> None:
-        """Acquire the GPU, a memory pool and a stream; push onto ``undo`` how to release each."""
+        """Acquire the GPU, a memory pool and a stream, and set TF32 on or off; ``undo`` takes back each."""
         undo.callback(cupy.cuda.Device().use)  # the device that is current before
         cupy.cuda.Device(self.gpu.number).use()
         pool = cupy.cuda.MemoryPool()

@@ -103,7 +103,10 @@ class Memcpy(Member):
 
 
 class GlooGroup(Gloo):
-    """A rank of torch.distributed on one of several machines."""
+    """A rank of torch.distributed that gets requests from rank 0, and returns its answers to it, by torch.
+
+    Of several machines only that of rank 0 is connected to the benchmark.
+    """
 
     def __init__(self, address: str):
         import torch
@@ -132,7 +135,10 @@ class GlooGroup(Gloo):
 
 
 class MpiGroup(Mpi):
-    """A rank of MPI on one of several machines."""
+    """A rank of MPI that gets requests from rank 0, and returns its answers to it, through MPI.
+
+    Of several machines only that of rank 0 is connected to the benchmark.
+    """
 
     def hand_on(self, request: Any) -> Any:
         """Return rank 0's request on every rank; the others nap until it comes."""
