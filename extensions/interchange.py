@@ -14,7 +14,7 @@ import numpy as np
 
 import synk
 from synk.extensions.checkpoint.atomic_write import atomic_write
-from synk.extensions.checkpoint.contents import causes, copies, named, told, value_of
+from synk.extensions.checkpoint.contents import causes, causes_text, copies, named, value_of
 from synk.extensions.checkpoint.store import assign, check_names
 
 
@@ -51,7 +51,7 @@ def save_safetensors(
     with synk.turn("save_safetensors"):
         if found := causes(_tensors(variables)):
             raise ValueError(
-                f"{told(found)}; make it equal on all ranks first, rows by synk.all_gather, else by "
+                f"{causes_text(found)}; make it equal on all ranks first, rows by synk.all_gather, else by "
                 "synk.all_reduce or synk.broadcast"
             )
         copied = copies(_tensors(variables))

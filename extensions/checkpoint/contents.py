@@ -74,13 +74,13 @@ def causes(variables: Any) -> dict[str, Any]:
     left = {name: since for name, since in found.items() if since is not None and since.kind == "left"}
     if left:
         raise ValueError(
-            f"{told(left)}, and the values of all ranks but rank 0 ended with the run; save before "
+            f"{causes_text(left)}, and the values of all ranks but rank 0 ended with the run; save before "
             "synk.close(), or give the variables values"
         )
     return {name: since for name, since in found.items() if since is not None}
 
 
-def told(found: Mapping[str, Any]) -> str:
+def causes_text(found: Mapping[str, Any]) -> str:
     """Return the result of `causes` as text for an error."""
     return ", ".join(f"'{name}' is per rank since {since.what}" for name, since in found.items())
 

@@ -27,11 +27,11 @@ from synk.extensions.checkpoint import file_format
 from synk.extensions.checkpoint.atomic_write import atomic_write
 from synk.extensions.checkpoint.contents import (
     causes,
+    causes_text,
     copies,
     copies_of_ranks,
     named,
     plain,
-    told,
     value_of,
 )
 from synk.extensions.checkpoint.entries import check_fit, loaded_value
@@ -99,7 +99,7 @@ def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any]
             copied |= copies_of_ranks(variables, copied)
         except (synk.WorkerDied, synk.SynkTimeout, synk.LinkLost) as lost:
             if found := causes(variables):
-                lost.add_note(f"{told(found)}; the other variables can be saved")
+                lost.add_note(f"{causes_text(found)}; the other variables can be saved")
                 raise
     write(path, copied, kept)
 

@@ -66,7 +66,7 @@ def _add(wanted: Mapping[str, str], environ: MutableMapping[str, str]) -> tuple[
     return tuple(missing)
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the text of an error of NCCL; CuPy raises KeyError for results that it has no name for."""
     return f"its result is {error}" if isinstance(error, KeyError) else str(error)
 

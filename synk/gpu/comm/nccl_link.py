@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, NoReturn
 
-from synk.gpu.comm.nccl_library import ID_BYTES, Library, remedy, told
+from synk.gpu.comm.nccl_library import ID_BYTES, Library, error_text, remedy
 from synk.transport.commands.sync import SLEEP_SECONDS, Barrier
 
 SPIN_SECONDS = 1e-3  # for so long, the device is asked again and again without a pause
@@ -129,7 +129,7 @@ class Link:
         finally:
             self._give_up()
         raise RuntimeError(
-            f"NCCL failed in {what} on rank {self._barrier.rank}: {told(error)}; {remedy(os.environ)}"
+            f"NCCL failed in {what} on rank {self._barrier.rank}: {error_text(error)}; {remedy(os.environ)}"
         ) from error
 
     # --- connecting --------------------------------------------------------------------------------

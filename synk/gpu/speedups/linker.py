@@ -14,7 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.compile import ArrayLinker
 from synk.compile.programs.text.program import Program
-from synk.compile.programs.text.transfer import overwritten
+from synk.compile.programs.text.transfer import copied_into
 from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.speedups.captured import Captured, obstacle
 from synk.gpu.speedups.graphs import Graphs
@@ -68,4 +68,4 @@ class RecordingLinker(ArrayLinker):
     def _brought(self, function: Callable, k: int, value: Any) -> Any:
         """Write a value that the script has set into the memory that a recording reads."""
         place = function.place(k) if isinstance(function, Captured) else None
-        return super()._brought(function, k, overwritten(place, value))
+        return super()._brought(function, k, copied_into(place, value))

@@ -14,7 +14,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.compile.programs.text.buffers import is_writeable
-from synk.compile.programs.text.transfer import is_on_device, is_on_host, overwritten
+from synk.compile.programs.text.transfer import copied_into, is_on_device, is_on_host
 from synk.transport.comm import SharedArrays
 from synk.values import messages
 from synk.values.errors import SynkWarning
@@ -91,7 +91,7 @@ class RankVariables:
         value = storage[0]
         if is_on_host(value):
             # In the array that held it last, as a recorded CUDA graph may read it at that address.
-            value = self._from_host(overwritten(last and last(), value))
+            value = self._from_host(copied_into(last and last(), value))
         if value.ndim > 1 or value.dtype.kind not in "iub":
             storage[0] = value
         if is_on_device(value):
@@ -109,7 +109,7 @@ class RankVariables:
             storage[0] = room
         else:
             # A value on the host stays there: programs that need it on the device bring it there themselves.
-            storage[0] = value if is_on_host(value) else overwritten(storage[0], value)
+            storage[0] = value if is_on_host(value) else copied_into(storage[0], value)
 
     def fill(self, identity: int, shape: tuple[int, ...], write: Callable[[Any], Any]) -> None:
         """Set the variable by ``write(array)``, which writes the new value into an array of ``shape``."""

@@ -60,7 +60,7 @@ def be_a_leader() -> None:
     from synk.run.on_machines.leader_calls import LeaderCall
     from synk.run.on_machines.started_jobs import ADDRESS, FOLDER, TOKEN
     from synk.transport.commands.interfaces import Leaders
-    from synk.transport.machines.agent_door import forget_the_way
+    from synk.transport.machines.agent_door import pop_address_and_token
     from synk.transport.machines.mpi_job import end_own_job, join_own_job, limited_start
     from synk.transport.machines.sessions import temporary_folder
 
@@ -71,7 +71,7 @@ def be_a_leader() -> None:
         host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
         token = bytes.fromhex(os.environ.pop(TOKEN))
         del os.environ[FOLDER]
-        forget_the_way()  # programs that a rank starts must not find the agent's address in their environment
+        pop_address_and_token()  # programs that a rank starts must not inherit them
         deadline = time.monotonic() + CALL_SECONDS
         call = LeaderCall(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
 

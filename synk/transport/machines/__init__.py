@@ -1,1 +1,1 @@
-"""Several machines: which there are, how they trust each other, how their leaders exchange arrays."""
+"""Runs on several machines: list them, start and authenticate their leaders, exchange arrays between them."""

@@ -1,8 +1,8 @@
-"""The way of the agent to rank 0: a Unix socket without a file, and a token that only this run knows.
+"""Connect the agent to rank 0, by an abstract Unix socket and a secret token of this run.
 
     Door (rank 0) -> address, token in the environment of the MPI job -> knock (agent) -> Door.open
 
-Nothing that comes from a stranger is unpickled: it must be of the same user, and say the token first.
+Rank 0 unpickles nothing before the other end has proven to be of the same user, and has sent the token.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import struct
 from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.links import Watch
 
-ADDRESS, TOKEN = "SYNK_AGENT_ADDRESS", "SYNK_AGENT_TOKEN"  # of the environment
+ADDRESS, TOKEN = "SYNK_AGENT_ADDRESS", "SYNK_AGENT_TOKEN"  # environment variables of the MPI job
 TOKEN_BYTES = 32
-LOOK_SECONDS = 0.02
-WORD_SECONDS = 1.0  # in which one who knocks says the token
+LOOK_SECONDS = 0.02  # between two calls of `watch` during the wait
+WORD_SECONDS = 1.0  # within which a process that connects must send the token
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class Door:
-    """The place where rank 0 waits for its agent.
+    """The listening socket at which rank 0 accepts its agent.
 
     Attributes
     ----------
     environment : dict of str to str
-        By which the agent finds the way here.
+        Variables for the MPI job: from them the agent knows the address and the token.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,10 @@ class Door:
         self.environment = {ADDRESS: name, TOKEN: self._token.hex()}
 
     def open(self, watch: Watch) -> socket.socket:
-        """Wait for the agent and return the connection to it; ``watch()`` is called now and then."""
+        """Wait for the agent and return the connection to it.
+
+        ``watch()`` is called several times a second; it may raise to end the wait.
+        """
         while True:
             watch()
             try:
@@ -55,6 +58,7 @@ class Door:
             end.close()
 
     def _knows(self, end: socket.socket) -> bool:
+        """Return whether the process that has connected is of the same user, and sends the token in time."""
         if not is_own(end):
             return False
         end.settimeout(WORD_SECONDS)
@@ -65,21 +69,22 @@ class Door:
         return hmac.compare_digest(word, self._token)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop listening."""
         self._socket.close()
 
 
-def forget_the_way() -> tuple[str, str]:
-    """Return address and token from the environment, in which they are no longer."""
+def pop_address_and_token() -> tuple[str, str]:
+    """Remove the address and the token from the environment, and return them."""
     return os.environ.pop(ADDRESS), os.environ.pop(TOKEN)
 
 
 def knock() -> socket.socket:
-    """Return the agent's end of the connection to rank 0, of whom the environment tells for the last time.
+    """Connect to rank 0 and return the agent's end of the connection.
 
-    Raises `Disconnected` if rank 0 is gone.
+    The address and the token are removed from the environment, so that other programs do not inherit them.
+    Raises `Disconnected` if rank 0 has ended.
     """
-    name, token = forget_the_way()
+    name, token = pop_address_and_token()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         end.connect(f"\0{name}")
@@ -93,6 +98,6 @@ def knock() -> socket.socket:
 
 
 def is_own(end: socket.socket) -> bool:
-    """Return whether the process at the other end is of this user."""
-    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    return bool(CREDENTIALS.unpack(told)[1] == os.geteuid())
+    """Return whether the process at the other end of a Unix socket runs as the same user as this one."""
+    credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return bool(CREDENTIALS.unpack(credentials)[1] == os.geteuid())

@@ -1,6 +1,6 @@
 """Messages between rank 0 and its agent in the MPI job: plain values.
 
-Reduce (rank 0) -> Reduced (agent); GiveUp, Share and Unshare are not answered
+ReduceInPlace (rank 0) -> Reduced (agent); GiveUp, ShareSegment and DropSegment are not answered
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from typing import NamedTuple
 
 
 class ShareSegment(NamedTuple):
-    """A segment in which arrays will be; its descriptor travels beside the message."""
+    """Map a shared-memory segment, whose descriptor travels beside the message, for arrays in it."""
 
     segment: int
     nbytes: int
 
 
 class DropSegment(NamedTuple):
-    """Drop a segment."""
+    """Unmap a segment that `ShareSegment` announced."""
 
     segment: int
 
 
 class ReduceInPlace(NamedTuple):
-    """Combine an array with those of all machines, where it is."""
+    """Combine an array in a shared segment with the arrays of all other machines, in place."""
 
     number: int  # of the reduction
     op: str
     segment: int
-    offset: int  # bytes of the segment before it
+    offset: int  # bytes from the start of the segment to the array
     dtype: str
-    size: int
+    size: int  # elements
 
 
 class GiveUp(NamedTuple):
-    """Leave out a reduction, or leave it."""
+    """Abandon the reduction with this number, whether it is running or has not begun."""
 
     number: int
 
 
 class Reduced(NamedTuple):
-    """The end of a reduction."""
+    """The answer to `ReduceInPlace`: the reduction with this number has ended."""
 
     number: int
-    failure: str = ""  # the agent's own
+    failure: str = ""  # the traceback if the agent has raised, else empty

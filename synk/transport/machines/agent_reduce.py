@@ -1,4 +1,4 @@
-"""The reductions of rank 0, which is not in the MPI job: an agent beside it is, and combines for it.
+"""Rank 0's side of a reduction by its agent: rank 0 is not in the MPI job, so the agent combines for it.
 
 run -> ReduceInPlace -> Agent ... -> Reduced
 """
@@ -21,18 +21,18 @@ from synk.transport.machines.links import WATCH_SECONDS, Watch
 from synk.transport.memory.shm import Segment
 from synk.values.errors import SynkError
 
-END_SECONDS = 5.0  # for the MPI job to end with the agent, and for that to be noticed
-ROOM = 0  # number of the segment for arrays that are in none
+END_SECONDS = 5.0  # within which the MPI job ends after its agent, and the master notices it
+ROOM = 0  # number of the segment into which arrays are copied that lie in no shared segment
 
 
 class AgentFailed(SynkError, RuntimeError):
-    """The agent that speaks MPI for rank 0 has raised."""
+    """The agent, which takes part in MPI reductions for rank 0, has raised an exception."""
 
 
 class AgentReduce:
-    """The all-reduces of rank 0's machine, by the agent at the other end of a socket: `Reduction`.
+    """A `Reduction` for rank 0: the agent at the other end of the socket ``end`` does the all-reduces.
 
-    ``run`` raises `Disconnected` once the agent is gone.
+    ``run`` raises `Disconnected` once the agent has ended.
     """
 
     def __init__(self, end: socket.socket):
@@ -41,8 +41,8 @@ class AgentReduce:
         self._ready = select.poll()
         self._ready.register(end, select.POLLIN)
         self._torn = False  # a message may have been sent or received in part
-        # The bytes of segments by number. While one is here its memory is mapped, though others have let go
-        # of it already: else an array that is none of it could lie where it was.
+        # The bytes of shared segments by number. An entry keeps its segment mapped, so that no other array
+        # can get an address inside it, and be taken for an array of the segment.
         self._shared: dict[int, NDArray[Any]] = {}
 
     def run(self, array: NDArray[Any], op: str, number: int, watch: Watch) -> None:
@@ -77,7 +77,10 @@ class AgentReduce:
     # --- arrays ------------------------------------------------------------------------------------
 
     def _place(self, array: NDArray[Any]) -> tuple[int, int] | None:
-        """Return the number of the shared segment that has an array, and where in it that begins."""
+        """Return the number of the shared segment that holds an array, and its offset there in bytes.
+
+        Return None if the array lies in no shared segment.
+        """
         start = address(array)
         for number, shared in self._shared.items():
             first = address(shared)
@@ -86,7 +89,7 @@ class AgentReduce:
         return None
 
     def _space_for(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array like this one, at the start of the segment for such."""
+        """Return an array of the same size and dtype in the segment `ROOM`, which grows if needed."""
         if ROOM not in self._shared or self._shared[ROOM].nbytes < array.nbytes:
             segment = Segment.create(array.nbytes)
             self.unshare(ROOM)
@@ -97,11 +100,11 @@ class AgentReduce:
     # --- messages ----------------------------------------------------------------------------------
 
     def _ask(self, question: ReduceInPlace, watch: Watch) -> None:
-        """Wait for the end of a reduction."""
+        """Let the agent do a reduction, and wait for its end."""
         try:
             self._send(question)
             answer = self._receive(watch)
-            while answer.number != question.number:  # of one that was given up
+            while answer.number != question.number:  # the answer to a reduction that was given up
                 answer = self._receive(watch)
         except Disconnected:
             self._watch_the_end(watch)
@@ -110,7 +113,10 @@ class AgentReduce:
             raise AgentFailed(f"the agent of rank 0 in the MPI job has failed:\n{answer.failure}")
 
     def _watch_the_end(self, watch: Watch) -> None:
-        """Let it be found that machines are lost: where the agent is gone, their leaders end in a moment."""
+        """Call ``watch`` for some seconds if the agent has ended: its error may say more.
+
+        The agent ends when the MPI job does, as when a machine is lost: ``watch`` then finds its leader gone.
+        """
         deadline = time.monotonic() + END_SECONDS
         while self._agent_is_gone() and time.monotonic() < deadline:
             time.sleep(WATCH_SECONDS)
@@ -122,18 +128,21 @@ class AgentReduce:
     def _receive(self, watch: Watch) -> Reduced:
         while not self._ready.poll(1000 * WATCH_SECONDS):
             watch()
-        with self._whole():
+        with self._whole_message():
             answer: Reduced = self._receiver.receive()[0]
         return answer
 
     def _send(self, message: Any, descriptor: int | None = None) -> None:
         frame = encode(message)
-        with self._whole():
+        with self._whole_message():
             send(self._end, frame if descriptor is None else frame._replace(descriptor=descriptor))
 
     @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Send or receive a whole message: after a part of one, none can be understood any more."""
+    def _whole_message(self) -> Iterator[None]:
+        """Guard the sending or receiving of a message: if it is interrupted, all later ones raise.
+
+        After a part of a message the two ends would no longer agree on where the next one begins.
+        """
         if self._torn:
             raise Disconnected
         self._torn = True
@@ -142,5 +151,5 @@ class AgentReduce:
 
 
 def address(array: NDArray[Any]) -> int:
-    """Return where in the memory of this process an array begins."""
+    """Return the address in this process's memory at which an array begins."""
     return int(array.__array_interface__["data"][0])

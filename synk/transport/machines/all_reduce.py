@@ -1,13 +1,14 @@
-"""Combine the arrays of all machines in place: each part by one machine, in machine order.
+"""All-reduce between machines: machine p combines the p-th part of the arrays of all H machines.
 
-Machine p combines the p-th part of all arrays, and sends the result to all. So every machine has the same
-bits, also where processors round differently, and terms come in the order of machines: MPI's own reductions
-promise neither. Each machine sends 2 (H - 1) / H times the array, as in a ring.
+Each machine sends the result for its part to all others. So all machines get the same bits, even if their
+processors round differently, and terms are added in the order of machines; MPI's own reductions promise
+neither. Each machine sends 2 (H - 1) / H times the size of the array, as in a ring.
 
     terms of chunk k to their machines -> combine -> results of chunk k to all machines
 
-A part is sent in chunks; the terms of the next few are under way while one is combined. What others send
-arrives in room of its own: where a reduction was given up it may come later, when the array is in use again.
+A part is sent in chunks: while one chunk is combined, the terms of the next few are being transferred.
+Transfers arrive in a buffer, never in the array itself: after a reduction was given up, data may still
+arrive when the caller already uses the array again.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from synk.values.rows import split
 
 Array = NDArray[Any]
 CHUNK_BYTES = 4 << 20  # of terms for one chunk, from all machines together
-LEAST_BYTES = 1 << 16  # of a message, beyond which its own cost does not show
-IN_FLIGHT = 3  # chunks whose terms are under way
-TERMS, RESULTS = 0, 1  # to be added to a tag
-LEFT = 8  # of the reductions that were given up, the last ones, arrays for which may still arrive
+LEAST_BYTES = 1 << 16  # of a message: in larger ones the fixed cost of a message is negligible
+IN_FLIGHT = 3  # chunks whose terms are being transferred at the same time
+TERMS, RESULTS = 0, 1  # added to the tag of a reduction: the kind of data that a transfer has
+LEFT = 8  # how many of the reductions that were given up are remembered, as their data may still arrive
 
 
 class MachineAllReduce:
-    """The all-reduces of one machine, one after the other, by this process: `Reduction`.
+    """A `Reduction` in which this process itself exchanges the arrays, over `ArrayLinks`.
 
-    Room is kept for the next.
+    The buffer for arriving data is kept for the next reduction.
     """
 
     def __init__(self, links: ArrayLinks):
@@ -65,27 +66,28 @@ class MachineAllReduce:
             self._left.append(self._tag(number))
 
     def share(self, number: int, segment: Segment) -> None:
-        """Do nothing: every array of this process can be combined where it is."""
+        """Do nothing: this process can combine any of its arrays in place."""
 
     def unshare(self, number: int) -> None:
-        """Do nothing, as `share`."""
+        """Do nothing, as `share` does nothing."""
 
     def close(self) -> None:
         """Do nothing: MPI ends with the process."""
 
     def _tag(self, number: int) -> int:
+        """Return the tag of a reduction's terms; its results have the next tag."""
         return 2 * (number % (self._links.n_tags // 2))
 
 
 class _OneReduction:
-    """One all-reduce, on one machine.
+    """One all-reduce, as one machine takes part in it.
 
     Attributes
     ----------
     started : list
-        All its transfers.
+        All transfers that this machine has started for it.
     room_bytes : int
-        What it needs for the terms and the results of the other machines.
+        Size of the buffer for the terms and results that arrive from other machines.
     """
 
     def __init__(self, links: ArrayLinks, array: Array, op: str, tag: int, watch: Watch):
@@ -101,7 +103,11 @@ class _OneReduction:
         self.started: list[Any] = []
 
     def run(self, room: Array, scratch: Scratch) -> None:
-        """Combine chunk by chunk, in ``room`` for those that are under way."""
+        """Combine the array chunk by chunk; ``room`` is the buffer for data from other machines.
+
+        The loop is a pipeline of three stages. In each pass it takes the results of one chunk, combines the
+        terms of a later one, and starts to exchange the terms of a still later one.
+        """
         of_terms, of_results = room.reshape(2, self._in_flight, len(self._others), self._length)
         terms: list[Any] = []
         results: list[Any] = []
@@ -119,20 +125,21 @@ class _OneReduction:
                 terms.append(self._exchange_terms(chunk, of_terms[n]))
 
     def _chunk(self, part: int, chunk: int) -> Array:
+        """Return the view of this machine's array that is one chunk of one machine's part."""
         return self._parts[part][chunk * self._length : (chunk + 1) * self._length]
 
     def _terms(self, chunk: int, room: Array) -> dict[int, Array]:
-        """Return where the terms of each other machine go."""
+        """Return, by sender, the buffers into which the other machines' terms of a chunk are received."""
         size = self._chunk(self._me, chunk).size
         return {other: space[:size] for other, space in zip(self._others, room, strict=True)}
 
     def _results(self, chunk: int, room: Array) -> dict[int, Array]:
-        """Return where the results of each other machine go at first."""
+        """Return, by sender, the buffers into which other machines' results of a chunk are received."""
         spaces = zip(self._others, room, strict=True)
         return {other: space[: self._chunk(other, chunk).size] for other, space in spaces}
 
     def _exchange_terms(self, chunk: int, room: Array) -> list[Any]:
-        """Start to send the terms of others' parts, and to receive those of this machine's."""
+        """Start to send the terms of other machines' parts, and to receive those of this machine's part."""
         receive, send = self._links.start_receive, self._links.start_send
         return self._note(
             [receive(space, other, self._tag + TERMS) for other, space in self._terms(chunk, room).items()]
@@ -140,12 +147,13 @@ class _OneReduction:
         )
 
     def _combine(self, chunk: int, room: Array, scratch: Scratch) -> None:
+        """Combine all machines' terms of a chunk of this machine's part, in machine order."""
         mine = self._chunk(self._me, chunk)
         terms = {self._me: mine, **self._terms(chunk, room)}
         Blocks([terms[machine] for machine in sorted(terms)], self._op, [mine], scratch).run()
 
     def _exchange_results(self, chunk: int, room: Array) -> list[Any]:
-        """Start to send this machine's results, and to receive others'."""
+        """Start to send this machine's results of a chunk to all others, and to receive theirs."""
         mine = self._chunk(self._me, chunk)
         receive, send = self._links.start_receive, self._links.start_send
         return self._note(
@@ -157,7 +165,7 @@ class _OneReduction:
         )
 
     def _take_results(self, chunk: int, room: Array) -> None:
-        """Put others' results in the place of the terms that were sent."""
+        """Copy the results of the other machines from the buffer into the array."""
         for other, result in self._results(chunk, room).items():
             self._chunk(other, chunk)[...] = result
 

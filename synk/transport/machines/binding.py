@@ -1,4 +1,4 @@
-"""Decide which CPUs each rank of a machine runs on; nothing is bound here.
+"""Decide which CPUs each rank of a machine runs on; the ranks bind themselves elsewhere.
 
 ranks, Topology, CPUs that this process may use -> plan_binding -> a set of CPUs for each rank
 """
@@ -25,10 +25,11 @@ def plan_binding(n_ranks: int, bind: str, topology: Topology, allowed: Iterable[
     n_ranks : int
         Ranks on this machine.
     bind : {"core", "numa", "none"}
-        "core" gives each rank whole cores of its own, neighbouring ranks next to each other; ranks that are
-        more than the cores share them, as evenly as can be, each with hardware threads of its own as far as
-        they go. "numa" gives each rank the CPUs of a NUMA node, or of several where ranks are fewer; a node
-        has ranks as it has CPUs. "none" leaves all ranks all CPUs.
+        "core" gives each rank whole cores of its own, adjacent cores to adjacent ranks. If there are more
+        ranks than cores, ranks share cores as evenly as possible, and each has hardware threads of its own
+        as long as there are enough. "numa" gives each rank all CPUs of one NUMA node, or of several nodes
+        if there are fewer ranks than nodes; nodes get ranks in proportion to their CPUs. "none" lets every
+        rank use all CPUs.
     topology : Topology
     allowed : iterable of int
         The CPUs that this process may use, as from ``os.sched_getaffinity``.
@@ -36,7 +37,7 @@ def plan_binding(n_ranks: int, bind: str, topology: Topology, allowed: Iterable[
     Raises
     ------
     ValueError
-        If ``bind`` is another word, or the topology has none of the CPUs.
+        If ``bind`` is another word, or the topology has none of the allowed CPUs.
     """
     if bind not in BIND:
         raise ValueError(f"bind={bind!r} is none of 'core', 'numa' and 'none'")
@@ -57,7 +58,7 @@ def plan_binding(n_ranks: int, bind: str, topology: Topology, allowed: Iterable[
 def _by_core(n_ranks: int, cores: list[list[Cpu]]) -> tuple[CpuSet, ...]:
     if n_ranks <= len(cores):
         return tuple(_numbers(cpu for core in part for cpu in core) for part in _parts(cores, n_ranks))
-    # Of each core, the ranks that share it: each has some of its threads, or all have all.
+    # The ranks that share a core split its hardware threads; if there are too few, each rank has all of them.
     shares = zip(cores, _parts(range(n_ranks), len(cores)), strict=True)
     bound: list[CpuSet] = []
     for core, ranks in shares:
@@ -69,12 +70,13 @@ def _by_core(n_ranks: int, cores: list[list[Cpu]]) -> tuple[CpuSet, ...]:
 def _by_node(n_ranks: int, nodes: list[list[Cpu]]) -> tuple[CpuSet, ...]:
     if n_ranks <= len(nodes):
         return tuple(_numbers(cpu for node in part for cpu in node) for part in _parts(nodes, n_ranks))
-    # Each rank goes where the middle of its share of all CPUs is.
+    # Split the list of all CPUs evenly over the ranks: a rank gets the node in which its share's middle lies.
     homes = [node for node in nodes for _ in node]
     return tuple(_numbers(homes[(2 * rank + 1) * len(homes) // (2 * n_ranks)]) for rank in range(n_ranks))
 
 
 def _grouped(cpus: list[Cpu], by: str) -> list[list[Cpu]]:
+    """Split sorted CPUs into runs that have the same value of the attribute ``by``."""
     return [list(group) for _, group in groupby(cpus, lambda cpu: getattr(cpu, by))]
 
 

@@ -1,9 +1,9 @@
-"""Connect the master with leaders on other machines, by TCP sockets that both ends prove to be of one run.
+"""Open TCP connections between processes of one run, each end of which proves that it belongs to the run.
 
     Listener.accept <- proof, then versions -> connect
 
-Both return the socket and the other's hello. Strangers may connect, say anything or nothing: they are dropped
-and keep nobody waiting.
+Both functions return the socket and the hello of the other end: facts about it, such as its host's name.
+A process that is not of the run may connect, and send anything or nothing: it is dropped, and delays no one.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from synk.transport.machines.proof import (
 )
 from synk.transport.machines.versions import compare, versions
 
-CALLER_SECONDS = 5.0  # from a connection to its proof; one that takes longer is dropped
-LOOK_SECONDS = 0.2  # between looks at what else may end the wait
-CALLERS = 256  # connections without a proof yet, far more than leaders; the oldest makes way for one more
+CALLER_SECONDS = 5.0  # within which a caller must have proven the token, else it is dropped
+LOOK_SECONDS = 0.2  # between two calls of `watch` during a wait
+CALLERS = 256  # connections without a proof, far more than leaders; beyond, the oldest is dropped
 
-# Without an answer for so long, a connection counts as cut. The kernel also cuts one whose other end reads
-# nothing for so long while the buffers are full: who sends much to a process that computes needs a reader
-# there.
+# A connection whose other end does not answer for so long counts as cut. The kernel also cuts a connection
+# whose other end does not read for so long while buffers are full. So a process that receives much while it
+# computes needs a thread that reads.
 SILENCE_SECONDS = 2
 
 Address = tuple[str, int]
 
 
 class Listener:
-    """A port of one address of this machine, at which leaders call."""
+    """A listening TCP socket at one address of this machine, to which leaders connect."""
 
     def __init__(self, address: str):
-        """Listen at a name or number of this machine; the system chooses the port.
+        """Listen at an address of this machine, given as a name or in numbers; the system chooses the port.
 
-        Raises ValueError for an address that means all interfaces, OSError if it is none of this machine.
+        Raises ValueError for an address that means all interfaces, OSError for one of another machine.
         """
         try:
             family, _, _, _, place = socket.getaddrinfo(address or "0.0.0.0", 0, type=socket.SOCK_STREAM)[0]
@@ -60,7 +60,7 @@ class Listener:
             raise _named(error, address) from None
         self._socket.setblocking(False)
         self.address: Address = self._socket.getsockname()[:2]
-        self._selector = selectors.PollSelector()  # without a descriptor, which forks would share
+        self._selector = selectors.PollSelector()  # unlike epoll, it has no descriptor that forks would share
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._callers: dict[Any, _Exchange] = {}  # by socket, the oldest first
         self._last_refusal = ""
@@ -68,20 +68,20 @@ class Listener:
     def accept(
         self, token: bytes, hello: Mapping[str, Any], deadline: float, watch: Watch = lambda: None
     ) -> tuple[socket.socket, Hello]:
-        """Return the next connection that is proven, blocking as new ones are, and the caller's hello.
+        """Wait for the next caller that proves the token; return the connection to it, and its hello.
 
-        ``deadline`` is a moment of ``time.monotonic()``; ``watch()`` is called now and then, and raises to
-        give up.
+        The connection is in blocking mode. ``hello`` is sent to the caller. ``deadline`` is a time of
+        ``time.monotonic()``; ``watch()`` is called several times a second, and may raise to end the wait.
 
         Raises
         ------
         TimeoutError
-            If nobody calls and proves the token by then.
+            If no caller proves the token by the deadline.
         VersionsDiffer
-            If who does has other versions.
+            If the caller that does has other versions of Python or of packages.
         """
         check_token(token)
-        mine = _introduced(hello)
+        mine = _with_host_and_versions(hello)
         while (now := time.monotonic()) < deadline:
             watch()
             self._drop_late(now)
@@ -97,13 +97,13 @@ class Listener:
         raise TimeoutError(f"nobody of this run called {_said(self.address)} in time{refused}")
 
     def _welcome(self, token: bytes, mine: Hello) -> None:
-        """Take in a caller, the oldest making way where there are too many."""
+        """Accept a new caller and begin the handshake with it; drop the oldest if there are too many."""
         try:
             end, place = self._socket.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            return  # who called is gone again
+            return  # the caller has hung up already
         if len(self._callers) >= CALLERS:
             self._drop(next(iter(self._callers)), "too many called")
         end.setblocking(False)
@@ -112,7 +112,7 @@ class Listener:
         self._selector.register(end, selectors.EVENT_READ)
 
     def _hear(self, end: Any) -> Hello | None:
-        """Go on with a caller; drop it if it says anything wrong."""
+        """Go on with the handshake of a caller, return its hello at the end; drop it on any error."""
         try:
             return self._callers[end].step()
         except (OSError, ValueError) as error:
@@ -133,7 +133,7 @@ class Listener:
         return end
 
     def close(self) -> None:
-        """Close the port, and all connections that are not proven."""
+        """Stop listening, and close the connections to callers that have not proven the token."""
         for end in list(self._callers):
             self._release(end).close()
         self._selector.close()
@@ -143,21 +143,21 @@ class Listener:
 def connect(
     address: Address, token: bytes, hello: Mapping[str, Any], deadline: float
 ) -> tuple[socket.socket, Hello]:
-    """Call a `Listener` and prove the token to each other; return the connection and the listener's hello.
+    """Connect to a `Listener`, and prove the token to each other; return the connection and its hello.
 
-    ``deadline`` is a moment of ``time.monotonic()``.
+    ``hello`` is sent to the listener. ``deadline`` is a time of ``time.monotonic()``.
 
     Raises
     ------
     HandshakeRefused
-        If the other end is no listener of this run, or does not take this end for one of it.
+        If the other end does not prove that it belongs to this run, or hangs up since this end does not.
     VersionsDiffer
-        If it has other versions.
+        If the other end has other versions of Python or of packages.
     OSError
-        If it cannot be reached; TimeoutError if it does not answer in time.
+        If the listener cannot be reached; TimeoutError if it does not answer in time.
     """
     check_token(token)
-    mine = _introduced(hello)
+    mine = _with_host_and_versions(hello)
     try:
         end = socket.create_connection(address, timeout=_left(deadline))
         try:
@@ -177,16 +177,19 @@ def connect(
 
 
 class _Exchange:
-    """A dialogue over a socket, as far as it has come; it receives no byte beyond its end."""
+    """Carries out a `Dialogue` over a socket, step by step.
+
+    It receives no byte beyond the end of the dialogue, for these bytes belong to the messages behind it.
+    """
 
     def __init__(self, end: socket.socket, dialogue: Dialogue, deadline: float, place: str):
         self.deadline, self.place = deadline, place
         self._end, self._dialogue = end, dialogue
         self._got, self._wanted = b"", 0
-        self._sent_until_wanted(next(dialogue))
+        self._send_until_wanted(next(dialogue))
 
     def step(self) -> Hello | None:
-        """Receive once, and answer what is complete; return the other's hello at the end."""
+        """Receive once, and send the answers that are due; return the other's hello at the end."""
         try:
             received = self._end.recv(self._wanted - len(self._got))
         except BlockingIOError:
@@ -197,12 +200,13 @@ class _Exchange:
         try:
             while len(self._got) == self._wanted:
                 got, self._got = self._got, b""
-                self._sent_until_wanted(self._dialogue.send(got))
+                self._send_until_wanted(self._dialogue.send(got))
         except StopIteration as ended:
             return ended.value
         return None
 
-    def _sent_until_wanted(self, said: bytes | int) -> None:
+    def _send_until_wanted(self, said: bytes | int) -> None:
+        """Send what the dialogue yields until it yields a number: how many bytes it wants to receive."""
         while isinstance(said, bytes):
             self._end.sendall(said)  # fits in the buffer of a new socket
             said = next(self._dialogue)
@@ -210,7 +214,7 @@ class _Exchange:
 
 
 def _met(end: socket.socket, mine: Hello, theirs: Hello) -> socket.socket:
-    """Return a connection that both ends have proven, ready for commands; close it if versions differ."""
+    """Compare the versions of both ends and set socket options; close the connection if that raises."""
     try:
         compare(mine, theirs)
         end.settimeout(None)
@@ -226,12 +230,12 @@ def _met(end: socket.socket, mine: Hello, theirs: Hello) -> socket.socket:
         raise
 
 
-def _introduced(hello: Mapping[str, Any]) -> Hello:
+def _with_host_and_versions(hello: Mapping[str, Any]) -> Hello:
     return {"host": socket.gethostname(), **hello, "versions": versions()}
 
 
 def _left(deadline: float) -> float:
-    """Return the seconds until a deadline."""
+    """Return the seconds until a deadline; raise TimeoutError if it has passed."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError
@@ -243,5 +247,5 @@ def _said(address: Address) -> str:
 
 
 def _named(error: OSError, place: str) -> OSError:
-    """Return an error of the same kind that names the place."""
+    """Return an error with the same errno, and with the address in its message."""
     return OSError(error.errno, f"{error.strerror or error}: {place}")

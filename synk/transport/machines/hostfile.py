@@ -1,4 +1,4 @@
-"""Hosts with their slots, and the files that list them.
+"""Parse hostfiles: lists of hosts with their slots (the number of ranks on a host).
 
 text of a hostfile -> in_file -> (Host, Host, ...)
 """
@@ -18,14 +18,14 @@ NAME = re.compile(rf"(?=[A-Za-z0-9]){LABEL}(\.{LABEL})*(?<=[A-Za-z0-9])")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine of a run."""
+    """A machine of a run, and the number of ranks on it."""
 
     name: str
-    slots: int | None = None  # ranks on it; None where nobody said how many
+    slots: int | None = None  # ranks on it; None if the list does not say how many
 
 
 def make_host(name: str, slots: str | None, where: str) -> Host:
-    """Return a host as somebody wrote it ``where`` an error would say."""
+    """Return a host; raise ValueError, which names ``where``, if its name or slots are malformed."""
     if not NAME.fullmatch(name):
         raise ValueError(
             f"{where}: {name!r} is no name of a host: letters, digits, dots and dashes, as in 'node-1.lan'"
@@ -38,7 +38,7 @@ def make_host(name: str, slots: str | None, where: str) -> Host:
 
 
 def read_hostfile(path: str) -> str:
-    """Return the text of a hostfile; raise ValueError for what is none, OSError if it cannot be read."""
+    """Return the text of a hostfile; raise ValueError if it is no text file, OSError if it cannot be read."""
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{path} is no file, but a folder, a pipe or a device: a hostfile is a text")
     try:
@@ -48,17 +48,20 @@ def read_hostfile(path: str) -> str:
 
 
 def in_file(text: str, where: str) -> tuple[Host, ...]:
-    """Return the hosts of a hostfile, Open MPI's or MPICH's; several lines of one add up."""
+    """Return the hosts of a hostfile in the format of Open MPI or MPICH.
+
+    The slots of several lines for the same host are added.
+    """
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if words:
-            found.append(_of_line(words, f"{where}, line {number}"))
+            found.append(_host_of_line(words, f"{where}, line {number}"))
     return merged(found, where)
 
 
-def _of_line(words: list[str], where: str) -> Host:
-    """Read ``host``, ``host:2``, or ``host slots=2 max_slots=4``, of which the last is for schedulers."""
+def _host_of_line(words: list[str], where: str) -> Host:
+    """Return the host of a line such as ``host``, ``host:2`` or ``host slots=2 max_slots=4``."""
     name, colon, slots = words[0].partition(":")
     said: str | None = slots if colon else None
     for word in words[1:]:
@@ -71,7 +74,7 @@ def _of_line(words: list[str], where: str) -> Host:
 
 
 def merged(found: Sequence[Host], where: str) -> tuple[Host, ...]:
-    """Add up the slots of hosts that a machine's list repeats, once for each process."""
+    """Return each host once with the sum of its slots; a repeat without slots counts as one."""
     repeats = Counter(host.name for host in found)
     slots = Counter[str]()
     for host in found:
@@ -81,7 +84,7 @@ def merged(found: Sequence[Host], where: str) -> tuple[Host, ...]:
 
 
 def some(found: Sequence[Host], where: str) -> tuple[Host, ...]:
-    """Return the hosts that were found, of which there must be one."""
+    """Return the hosts as a tuple; raise ValueError if there is none."""
     if not found:
         raise ValueError(f"{where} names no host; write one, as in hosts='h1,h2'")
     return tuple(found)

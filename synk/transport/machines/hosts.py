@@ -1,4 +1,6 @@
-"""Read the list of machines of a run, however it is given; nothing is started and no name is looked up.
+"""Read the list of machines of a run from any of the forms in which users give it.
+
+Nothing is started, and only `check_known` looks names up.
 
 hosts="h1,h2", a list, a hostfile, "auto" -> parse_hosts -> (Host, Host, ...), in the order given
 """
@@ -14,7 +16,8 @@ from synk.transport.machines.hostfile import Host, in_file, make_host, read_host
 from synk.transport.machines.schedulers import Read, granted
 from synk.values.errors import SynkStateError
 
-# What launchers set in every process that they start. SLURM_NTASKS is none of these: salloc sets it, too.
+# Variables that launchers of MPI set in every process that they start. SLURM_NTASKS would not do: salloc sets
+# it too.
 UNDER_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 
 
@@ -41,10 +44,10 @@ def parse_hosts(
     Raises
     ------
     TypeError
-        If it is none of these, or what is in a list is no string.
+        If ``hosts`` is none of these, or an element of the list is no string.
     ValueError
-        If there is no host, or one is malformed, twice in a list, or has slots and ``n`` says another number;
-        if a hostfile is no text.
+        If there is no host; if one is malformed, is twice in a list, or has another number of slots than
+        ``n``; if a hostfile is no text file.
     OSError
         If the hostfile cannot be read.
     """
@@ -61,12 +64,12 @@ def parse_hosts(
 
 
 def under_mpi(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the sign that mpirun or srun has started this process, such as ``PMI_SIZE=3``, or None."""
+    """Return the variable that shows that mpirun or srun started this process, ``PMI_SIZE=3``, or None."""
     return next((f"{name}={environ[name]}" for name in UNDER_MPI if name in environ), None)
 
 
 def refuse_under_mpi(hosts: object, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise SynkStateError if a launcher of MPI has started this process, and so chosen the machines."""
+    """Raise SynkStateError if mpirun or srun started this process: then the machines are chosen already."""
     sign = under_mpi(environ)
     if sign is not None:
         raise SynkStateError(
@@ -76,7 +79,7 @@ def refuse_under_mpi(hosts: object, environ: Mapping[str, str] = os.environ) -> 
 
 
 def _listed(names: Iterable[str], where: str, n: int | None) -> tuple[Host, ...]:
-    """Return the hosts of a list that a user wrote: none is in it twice."""
+    """Return the hosts of a list that a user wrote; raise ValueError if a host is in it twice."""
     found = []
     for text in names:
         if not isinstance(text, str):

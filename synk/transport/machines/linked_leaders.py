@@ -1,12 +1,14 @@
-"""Leaders that exchange messages: which goes when to whom, whatever carries them, or combines large arrays.
+"""Collectives of the leaders of all machines: which message goes when to which machine.
 
-H machines gather in log2 H rounds. In round r, each sends what it has so far, its own payload and those of
-the next 2^r - 1 machines, to the one that is 2^r before it [1]_. It sends no more bytes than it gets.
+The messages themselves travel over any `Links`, and a `Reduction` combines large arrays.
+
+H machines gather in log2 H rounds. In round r, each machine sends its own payload and those of the next
+2^r - 1 machines to the machine that is 2^r before it [1]_. A machine sends no more bytes than it receives.
 
     all_gather -> pack -> Links of one machine ... of another -> unpack -> all_gather
 
-A message says to which command, meeting and round it belongs, so leftovers of an aborted command are told
-from what is waited for, and what comes early is kept.
+A meeting is one collective of the leaders. A message has the numbers of its command, meeting and round: so
+messages left over from an aborted command are thrown away, and those that come early are kept.
 
 .. [1] Bruck et al. (1997), doi:10.1109/71.642949.
 """
@@ -26,13 +28,13 @@ from synk.values.errors import LinkLost
 
 HEAD = struct.Struct("<qqqq")  # command, meeting, round or FAILED, number of payloads
 LENGTH = struct.Struct("<q")
-PUSH_SECONDS = 0.05  # for a failure to pass what was sent before it
-MEETINGS = 1000  # of a command, before the numbers of its all-reduces repeat
+PUSH_SECONDS = 0.05  # to send on earlier messages, behind which the message of a failure waits
+MEETINGS = 1000  # of one command, after which the numbers of its all-reduces repeat
 FAILED = -1  # instead of a round: the sender will not come to this meeting of the command
 
 
 class Place(NamedTuple):
-    """The place of a message in the run."""
+    """The command, meeting and round to which a message belongs."""
 
     command: int
     meeting: int
@@ -40,14 +42,16 @@ class Place(NamedTuple):
 
 
 class LinkedLeaders:
-    """The leaders of all machines, as one that has `Links` to them sees them: `Leaders`."""
+    """The `Leaders` of a machine that has `Links` to all other machines."""
 
     def __init__(self, links: Links, reduction: Reduction):
         self.machine, self.n_machines = links.machine, links.n_machines
         self._links, self._reduction = links, reduction
-        self._command = self._met = 0  # the command, and to how many meetings of it all have come
-        self._early: dict[tuple[int, Place], list[memoryview]] = {}  # payloads by sender
-        self._failures: dict[int, Place] = {}  # by machine, the last one
+        self._command = self._met = 0  # the command, and how many of its meetings are over
+        self._early: dict[
+            tuple[int, Place], list[memoryview]
+        ] = {}  # payloads that came early, by sender and place
+        self._failures: dict[int, Place] = {}  # the last failure of each machine
 
     def begin(self, command: int) -> None:
         self._command, self._met = command, 0
@@ -88,7 +92,7 @@ class LinkedLeaders:
         self._met += 1
 
     def _number(self) -> int:
-        """Return the number of the reduction that comes next, if one does."""
+        """Return the number that the next meeting has if it is a reduction."""
         return self._command * MEETINGS + self._met % MEETINGS
 
     def share(self, number: int, segment: Segment) -> None:
@@ -109,7 +113,7 @@ class LinkedLeaders:
         return self._early.pop((sender, place))
 
     def _wait(self, is_over: Callable[[], bool], watch: Watch) -> None:
-        """Wait for a part of the present meeting; raise `Aborted` if a machine will not come to it."""
+        """Wait until ``is_over()``; raise `Aborted` if a machine will not come to this meeting."""
         while not is_over():
             self._look_for_failures()
             if not self._take_in(WATCH_SECONDS):
@@ -117,7 +121,7 @@ class LinkedLeaders:
                 self._look_for_cuts()
 
     def _look_for_cuts(self) -> None:
-        """Raise `LinkLost` if a machine is out of reach: all meet, or none do."""
+        """Raise `LinkLost` if a machine cannot be reached, since a meeting needs all machines."""
         if cut := self._links.cut():
             raise LinkLost(
                 f"no connection to {', '.join(cut)} any more, though the first machine may reach both ends; "
@@ -125,20 +129,22 @@ class LinkedLeaders:
             )
 
     def _look_for_failures(self) -> None:
+        """Raise `Aborted` if a machine has sent that it will not come to this meeting of the command."""
         for place in self._failures.values():
             if place.command == self._command and place.meeting <= self._met + 1:
                 raise Aborted
 
     def _take_in(self, seconds: float) -> bool:
-        """Take in all messages that arrive, within so long at most; return whether something has moved.
+        """Wait at most ``seconds`` for messages, and note those that have arrived or throw them away.
 
-        Those of earlier commands are thrown away.
+        Messages of earlier commands are thrown away. Return whether any data was sent or received.
         """
         moved = self._links.rest(seconds)
         self._links.receive(self._take)
         return moved
 
     def _take(self, sender: int, message: memoryview) -> None:
+        """Note a message as a failure or as payloads, unless its command is over."""
         place, payloads = unpack(message)
         if place.command < self._command:
             return
@@ -149,7 +155,7 @@ class LinkedLeaders:
 
 
 def pack(place: Place, payloads: Sequence[memoryview]) -> bytes:
-    """Return the message that has these payloads."""
+    """Return the bytes of a message with this place and these payloads."""
     lengths = [LENGTH.pack(payload.nbytes) for payload in payloads]
     return b"".join([HEAD.pack(*place, len(payloads)), *lengths, *payloads])
 

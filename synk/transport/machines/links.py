@@ -1,10 +1,10 @@
-"""The seams below the leaders of all machines: messages from one to another, and reductions of large arrays.
+"""Interfaces for the leaders of all machines: to send messages, to transfer arrays, to reduce large arrays.
 
     LinkedLeaders -> Links.send ... Links.receive -> LinkedLeaders
-    LinkedLeaders -> Reduction.run, AllReduce -> ArrayLinks.start_send, start_receive ... ArrayLinks.done
+    LinkedLeaders -> Reduction.run, MachineAllReduce -> ArrayLinks.start_send, start_receive ... done
 
-Messages go over sockets (`socket_links.SocketLinks`), which wake up who waits; arrays over MPI
-(`mpi_links.MpiLinks`), which does not. In ``tests/support/machines`` machines are threads.
+Messages go over sockets (`socket_links.SocketLinks`), on which a process sleeps until data arrives; arrays go
+over MPI (`mpi_links.MpiLinks`), which must be polled. In ``tests/support/machines`` machines are threads.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from synk.transport.memory.shm import Segment
 
-WATCH_SECONDS = 0.01  # between looks at what else may end a wait
-SPIN_SECONDS = 200e-6  # an array takes dozens of microseconds at least
-SHORT_NAP = 50e-6
-LONG_NAP = 1e-2  # with which a wait takes less than 1 % of a core
-NAP_SHARE = 0.02  # of what a wait has taken so far: it ends so much later than it could
+WATCH_SECONDS = 0.01  # between two calls of `watch` during a wait
+SPIN_SECONDS = 200e-6  # a wait polls without naps for so long; an array takes dozens of microseconds at least
+SHORT_NAP = 50e-6  # seconds
+LONG_NAP = 1e-2  # seconds; with such naps a wait takes less than 1 % of a core
+NAP_SHARE = 0.02  # length of a nap as a fraction of the wait so far, by which the wait may end too late
 
-Watch = Callable[[], Any]
+Watch = Callable[[], Any]  # called again and again during a wait; raises to end it
 
 
 class Links(Protocol):
-    """The ways of messages from this machine to all others.
+    """Sends messages from this machine to all others, and receives theirs.
 
     Attributes
     ----------
@@ -38,38 +38,38 @@ class Links(Protocol):
     n_machines: int
 
     def send(self, machine: int, message: bytes) -> None:
-        """Send a message; never wait. Messages from one machine to another arrive in order."""
+        """Send a message without waiting. Messages from one machine to another arrive in order."""
 
     def unsent(self) -> bool:
-        """Return whether a message has not left yet, for which the other machine must receive."""
+        """Return whether a message waits to leave this machine until the other machine receives."""
 
     def push(self, seconds: float) -> bool:
-        """Take so long at most to send on what has not left yet; return whether something still has not."""
+        """Send waiting messages for at most ``seconds``; return whether some still wait."""
 
     def receive(self, take: Callable[[int, memoryview], Any]) -> None:
-        """Call ``take(sender, message)`` for all messages that have arrived by the last `rest`.
+        """Call ``take(sender, message)`` for all messages that the calls of `rest` so far have received.
 
-        Where a signal handler raises meanwhile, the next call may bring the same message again.
+        If a signal handler raises meanwhile, the next call may take the same message again.
         """
 
     def rest(self, seconds: float) -> bool:
-        """Wait for messages to arrive or leave, so long at most; return whether some may have."""
+        """Wait at most ``seconds`` for messages to arrive or leave; return whether some may have."""
 
     def cut(self) -> list[str]:
-        """Return the addresses of machines from which nothing can come any more."""
+        """Return the addresses of the machines that cannot be reached any more."""
 
     def close(self) -> None:
-        """Give up the ways; the other machines may have ended."""
+        """Close the connections; the other machines may have ended."""
 
 
 class ArrayLinks(Protocol):
-    """The ways of arrays from this machine to all others.
+    """Transfers arrays from this machine to all others, and back.
 
     Attributes
     ----------
     machine, n_machines : int
     n_tags : int
-        Transfers have tags below.
+        Tags of transfers are from 0 to ``n_tags - 1``.
     """
 
     machine: int
@@ -77,32 +77,38 @@ class ArrayLinks(Protocol):
     n_tags: int
 
     def start_send(self, array: NDArray[Any], machine: int, tag: int) -> Any:
-        """Start to send a contiguous array, which must stay as it is until that is `done`."""
+        """Start to send a contiguous array, which must not change before the returned transfer is `done`."""
 
     def start_receive(self, array: NDArray[Any], machine: int, tag: int) -> Any:
-        """Start to receive into an array of the same size as is sent under this tag."""
+        """Start to receive into an array, as large as the array that is sent under this tag."""
 
     def done(self, transfers: Sequence[Any]) -> bool:
-        """Return whether all of these have ended."""
+        """Return whether all these transfers have ended."""
 
     def give_up(self, transfers: Sequence[Any]) -> None:
-        """Forget transfers that may never end; their arrays may still be read and written."""
+        """Stop waiting for transfers, which may never end; their arrays may still be read and written."""
 
     def clear(self, tag: int) -> None:
-        """Throw away arrays that have arrived under this tag, which nobody waits for."""
+        """Throw away the arrays that have arrived under this tag, and for which no receive was started."""
 
     def nap(self, seconds: float) -> None:
-        """Wait so long, or until something has arrived where that can be noticed."""
+        """Sleep for ``seconds``; return earlier if arriving data can be noticed."""
 
 
 class Reduction(Protocol):
-    """Combines large arrays of all machines: `AllReduce`, or `AgentReduce`, which asks another process."""
+    """Combines large arrays of all machines.
+
+    It is a `MachineAllReduce`, which does so itself, or an `AgentReduce`, which asks another process.
+    """
 
     def run(self, array: NDArray[Any], op: str, number: int, watch: Watch) -> None:
-        """Combine flat contiguous arrays; ``number`` is one that all machines have, and another each time."""
+        """Combine the flat contiguous arrays of all machines by the operation ``op``, in place.
+
+        All machines pass the same ``number`` for the same reduction, and another one for each reduction.
+        """
 
     def give_up(self, number: int) -> None:
-        """Throw away what the others have sent, or send yet, for a reduction that this machine leaves out."""
+        """Leave out a reduction: throw away the data that other machines send for it."""
 
     def share(self, number: int, segment: Segment) -> None:
         """See `Leaders`."""
@@ -111,13 +117,13 @@ class Reduction(Protocol):
         """See `Leaders`."""
 
     def close(self) -> None:
-        """Let go of what combines."""
+        """Release the resources of the reduction."""
 
 
 def wait(links: ArrayLinks, transfers: Sequence[Any], watch: Watch) -> None:
-    """Wait until all transfers have ended, by looking again and again: MPI wakes nobody up.
+    """Wait until all transfers have ended, by polling: MPI offers no way to sleep until then.
 
-    Naps grow with the wait, so that long ones cost little.
+    The naps between two polls grow with the wait, so that long waits take little of a core.
     """
     began = watched = time.perf_counter()
     while not links.done(transfers):

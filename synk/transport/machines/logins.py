@@ -1,4 +1,4 @@
-"""Run a command on machines, on all at the same time, and find out what is wrong with them.
+"""Run a command on all hosts at the same time, and find out what keeps processes from starting there.
 
 hosts, command -> ask -> {host: Answer} -> complaints, each with its host and a remedy
 """
@@ -16,10 +16,11 @@ from typing import NamedTuple
 from synk.transport.machines.mpirun import IN_SLURM, more_ssh_options, on
 from synk.values.errors import SynkStateError
 
-READ_SECONDS = 0.1
-SSH_FAILED = 255  # ssh's exit code for what is its own
+READ_SECONDS = 0.1  # to read the output of each command, even after the deadline
+SSH_FAILED = 255  # exit code of ssh if it fails itself, not the command
 NEEDED = ("synk", "mpi4py", "numpy", "pytensor")
-# Nothing is imported, as that takes seconds. Another project called synk has no folder transport.
+# This program imports none of the packages, as that takes seconds. It knows synk by its folder transport,
+# which another project of this name does not have.
 LOOK = f"""
 import os, sys
 from importlib.util import find_spec
@@ -39,7 +40,7 @@ class LoginAnswer(NamedTuple):
 
 
 def check_ssh() -> None:
-    """Raise SynkStateError if this machine cannot log in to others, ValueError for wrong options of ssh."""
+    """Raise SynkStateError if ssh is needed and missing, ValueError for malformed options of ssh."""
     if IN_SLURM not in os.environ:
         more_ssh_options()
         if shutil.which("ssh") is None:
@@ -49,7 +50,10 @@ def check_ssh() -> None:
 def ask(
     hosts: Sequence[str], command: Sequence[str], seconds: float, options: Sequence[str] = ()
 ) -> dict[str, LoginAnswer]:
-    """Run a command on hosts, which have so many seconds together; nobody is asked for a password."""
+    """Run a command on all hosts at the same time; return the answers by host, after ``seconds`` at most.
+
+    ssh never asks for a password.
+    """
     deadline = time.monotonic() + seconds
     asked = {host: _start(on(host, command, os.environ, options)) for host in hosts}
     return {host: _answer(process, deadline) for host, process in asked.items()}
@@ -68,7 +72,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
 
 def _answer(process: subprocess.Popen[str], deadline: float) -> LoginAnswer:
     try:
-        # One that has ended while others were waited for is still to be read.
+        # A command that ended while this process waited for others still has output to read.
         said, _ = process.communicate(timeout=max(READ_SECONDS, deadline - time.monotonic()))
         return LoginAnswer(process.returncode, said.strip())
     except subprocess.TimeoutExpired:
@@ -78,7 +82,7 @@ def _answer(process: subprocess.Popen[str], deadline: float) -> LoginAnswer:
 
 
 def complaints(hosts: Sequence[str], seconds: float, options: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what keeps processes from starting on hosts, as far as a login finds it."""
+    """Log in to each host, and yield a text for each that lacks what a run needs, with a remedy."""
     for host, answer in ask(hosts, [sys.executable, "-c", LOOK], seconds, options).items():
         complaint = complaint_of(host, answer, seconds)
         if complaint:
@@ -86,7 +90,7 @@ def complaints(hosts: Sequence[str], seconds: float, options: Sequence[str] = ()
 
 
 def complaint_of(host: str, answer: LoginAnswer, seconds: float) -> str:
-    """Describe what is wrong with a host that has answered `LOOK`, with the remedy; "" where nothing is."""
+    """Describe from its answer to `LOOK` what a host lacks, with a remedy; return "" if it lacks nothing."""
     last = (answer.said.splitlines() or [""])[-1]
     if answer.code is None:
         return f"host {host} does not answer within {seconds:g} s: see whether it runs, and `ssh {host} true`"

@@ -1,8 +1,8 @@
-"""Link the leaders of all machines, each two of them by a connection that both ends prove to be of one run.
+"""Connect the leaders of all machines pairwise, by connections that both ends prove to be of one run.
 
-addresses at which all listen -> link -> SocketLinks
+addresses at which all leaders listen -> link -> SocketLinks
 
-Each calls those before it, and is called by those behind it.
+Each machine connects to those with a lower number, and accepts connections from those with a higher one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from synk.transport.machines.handshake import Address, Listener, connect
 from synk.transport.machines.links import Watch
 from synk.transport.machines.socket_links import SocketLinks
 
-LOOK_SECONDS = 0.1  # between looks at what else may end the wait
-LINKED = b"*"
+LOOK_SECONDS = 0.1  # between two calls of `watch` during the wait
+LINKED = b"*"  # a machine sends it to all others once it is connected to all of them
 
 
 def link(
@@ -29,11 +29,12 @@ def link(
     deadline: float,
     watch: Watch = lambda: None,
 ) -> SocketLinks:
-    """Return the links of a machine to all others, at the addresses of which all ``link`` at the same time.
+    """Connect machine number ``machine`` to all others, which call this function at the same time.
 
-    ``deadline`` is a moment of ``time.monotonic()``; ``watch()`` is called now and then, and raises to give
-    up. Raises TimeoutError, or what `connect` raises, if not all come, and ConnectionError where others do
-    not reach each other.
+    ``addresses`` are those of all machines' listeners, in machine order, and ``listener`` is this machine's.
+    ``deadline`` is a time of ``time.monotonic()``; ``watch()`` is called several times a second, and may
+    raise to end the wait. Raises TimeoutError, or what `connect` raises, if a machine does not connect in
+    time, and ConnectionError if other machines cannot reach each other.
     """
     ends: dict[int, socket.socket] = {}
     with ExitStack() as made:
@@ -46,13 +47,15 @@ def link(
             except TimeoutError as error:
                 silent = [place[0] for other, place in enumerate(addresses) if other not in {machine, *ends}]
                 raise TimeoutError(f"{', '.join(silent)} has not called: {error}") from None
-            if "address" in hello:  # it calls for another start: not yet
+            if (
+                "address" in hello
+            ):  # a leader that reports for the next start of the run: it calls again later
                 end.close()
                 continue
             made.callback(end.close)
             ends[hello["machine"]] = end
         for end in ends.values():
-            # A leader that computes does not read, which is no reason to cut it off.
+            # A leader does not read while it computes; the kernel must not cut the connection for that.
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         meet(ends, addresses, deadline, watch)
         made.pop_all()
@@ -62,9 +65,9 @@ def link(
 def meet(
     ends: Mapping[int, socket.socket], addresses: Sequence[Address], deadline: float, watch: Watch
 ) -> None:
-    """Tell all other machines that this one is linked to all, and wait until each of them says so too.
+    """Tell all other machines that this one is connected to all, and wait until each of them says so too.
 
-    Raises TimeoutError if one does not by the deadline, ConnectionError if one closes its link instead.
+    Raises TimeoutError if one does not by the deadline, ConnectionError if one closes its connection instead.
     """
     waited, poll = {end.fileno(): machine for machine, end in ends.items()}, select.poll()
     for end in ends.values():

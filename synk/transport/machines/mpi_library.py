@@ -1,4 +1,4 @@
-"""MPI as this environment has it: the module, and the program that starts jobs."""
+"""Find MPI in this environment: mpi4py's module, and the program ``mpirun``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ REMEDY = "several machines need mpi4py and an MPI: pip install 'synk-pytensor[mp
 
 
 class MpiMissing(SynkError, ImportError):
-    """Several machines are asked for, and mpi4py, an MPI library or its ``mpirun`` is missing."""
+    """A run on several machines was requested, but mpi4py, an MPI library or its ``mpirun`` is missing."""
 
 
 def load_mpi() -> Any:
     """Return mpi4py's module, which initialises MPI in this process when it is first imported."""
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # the second where there is no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError if there is no MPI library
         raise MpiMissing(f"{REMEDY} ({error})") from error
     return MPI
 

@@ -1,4 +1,4 @@
-"""Ways of arrays between machines over MPI, by calls that return at once: a wait in MPI burns a core."""
+"""Transfer arrays between machines over MPI, by nonblocking calls: a blocking wait in MPI burns a core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from synk.transport.machines.mpi_library import load_mpi
 
 PR_SET_TIMERSLACK = 29
-SLACK_NANOSECONDS = 1000  # short naps would take twice as long as they are told to
+SLACK_NANOSECONDS = (
+    1000  # by default the kernel may prolong a nap by 50 microseconds, which doubles short ones
+)
 
 
 class MpiLinks:
-    """The ways to the other processes of an MPI communicator: `ArrayLinks`."""
+    """`ArrayLinks` to the other processes of an MPI communicator."""
 
     def __init__(self, communicator: Any):
         self._mpi = load_mpi()
@@ -30,7 +32,10 @@ class MpiLinks:
         self._connect()
 
     def _connect(self) -> None:
-        """Meet every other process: the first message to each would leave with a later call of MPI only."""
+        """Exchange an empty message with every other process, so that MPI connects to it now.
+
+        Otherwise the first message to a process would leave only with a later call of MPI.
+        """
         for distance in range(1, self.n_machines):
             to, sender = (self.machine + distance) % self.n_machines, self.machine - distance
             self._arrays.Sendrecv(b"", to, recvbuf=bytearray(), source=sender % self.n_machines)
@@ -45,7 +50,7 @@ class MpiLinks:
         return bool(self._mpi.Request.Testall(transfers))
 
     def give_up(self, transfers: Sequence[Any]) -> None:
-        # What is sent cannot be called back, and what has begun to arrive goes on.
+        # MPI can cancel no send, and no receive whose data has begun to arrive.
         self._unwanted += transfers
 
     def clear(self, tag: int) -> None:

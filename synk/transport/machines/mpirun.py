@@ -1,7 +1,7 @@
-"""Decide by which command one process a machine is started: nothing is run.
+"""Build the commands that start processes on other machines; nothing is run here.
 
 hosts, program -> launch -> MpirunCommand -> MpiJob
-host -> reach -> command
+host, command -> on -> command of ssh or srun
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SSH_OPTIONS = (
     "-o ServerAliveCountMax=2",
 )
 
-# By default the daemons of a job outlive a link that is cut for minutes: seconds, seconds, times.
+# TCP keepalives of the daemons (seconds, seconds, times): by default they outlive a cut link for minutes.
 KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
-# In a job of Slurm mpirun reaches the other machines by srun. A step that has lost a machine holds the others
-# until Slurm gives that one up; the step of a restart shares them with it.
+# In a Slurm job, mpirun reaches other machines by srun. A job step that has lost a machine occupies the other
+# ones until Slurm gives the lost one up, so the step of a restart must overlap with it.
 IN_SLURM, SHARE = "SLURM_JOBID", {"SLURM_OVERLAP": "1"}
 GUARDED = sys.executable, "-I", "-S", sessions.__file__, sessions.DAEMON
 
 
 class MpirunCommand(NamedTuple):
-    """A command with its environment, and the folder in which it has one of its own while it runs."""
+    """A command of ``mpirun``, its environment, and the folder in which it makes its temporary folder."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -55,24 +55,25 @@ def launch(
     ssh_options: Sequence[str] = (),
     n_each: int = 1,
 ) -> MpirunCommand:
-    """Return how Open MPI's ``mpirun`` starts ``n_each`` processes on each host.
+    """Return the command by which Open MPI's ``mpirun`` starts ``n_each`` processes on each host.
 
     Parameters
     ----------
     mpirun : str
-        Its path.
+        Path of the program.
     hosts : sequence of str
-        As `parse_hosts` lets them pass, in the order of machines; the first is this one.
+        Names that `parse_hosts` has checked, in the order of machines; the first is this one.
     program : sequence of str
         What every machine runs: an absolute path, and arguments.
     environment : mapping
         Of this process, for ``mpirun`` and the first machine.
     variables : mapping
-        Set on all machines. Values are not shown in the command, which every user of a machine can see.
+        Environment variables for the processes on all machines. The command, which every user of a machine
+        can see, shows their names only.
     folder : str
-        Where Open MPI makes a folder of its own on this machine.
+        The folder in which Open MPI makes its temporary folder on this machine.
     as_root : bool
-        Whether this process may be one of root's, which Open MPI refuses unless told.
+        Whether to let Open MPI run as root, which it otherwise refuses.
     interface : str, optional
         Of the network that Open MPI uses: ``"eth0"`` or ``"10.0.0.0/24"``.
     ssh_options : sequence of str
@@ -104,7 +105,7 @@ def launch(
 
 
 def more_ssh_options(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the words of the user's options of ssh; raise ValueError where ``mpirun`` would see others."""
+    """Return the user's options of ssh, split into words; raise ValueError if they contain quotes."""
     text = environment.get(MORE_SSH_OPTIONS, "")
     if set(text) & set("'\"\\"):
         raise ValueError(
@@ -115,7 +116,7 @@ def more_ssh_options(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _guarded(agent: Sequence[str]) -> list[str]:
-    """Return how daemons are started by an agent; by themselves where a shell would take its words apart."""
+    """Return the options that start daemons through the command ``agent``; none if it needs quoting."""
     words = " ".join(agent)
     return ["--prtemca", "prte_launch_agent", words] if words == shlex.join(agent) else []
 
@@ -123,7 +124,7 @@ def _guarded(agent: Sequence[str]) -> list[str]:
 def on(
     host: str, command: Sequence[str], environment: Mapping[str, str], ssh_options: Sequence[str] = ()
 ) -> list[str]:
-    """Return how a command runs on a host by the way that ``mpirun`` takes there: srun, or ssh."""
+    """Return the command that runs ``command`` on a host as ``mpirun`` would reach it: by srun or by ssh."""
     if IN_SLURM in environment:
         step = "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"
         return ["srun", *step, *command]
@@ -131,4 +132,5 @@ def on(
 
 
 def _only(interface: str) -> list[str]:
+    """Return the options by which Open MPI uses one network interface only."""
     return ["--prtemca", "prte_if_include", interface, "--mca", "btl_tcp_if_include", interface]

@@ -1,4 +1,4 @@
-"""The addresses of this machine, and the one by which others are to reach it.
+"""Find the addresses of this machine, and choose the one at which other machines reach it.
 
 first host, interface -> own_address -> Listener
 """
@@ -23,19 +23,19 @@ def addresses() -> dict[str, str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         for _, name in socket.if_nameindex():
             try:
-                told = fcntl.ioctl(asker.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # it has none
+                reply = fcntl.ioctl(asker.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # the interface has no IPv4 address
                 continue
-            found[name] = socket.inet_ntoa(told[20:24])
+            found[name] = socket.inet_ntoa(reply[20:24])
     return found
 
 
 def own_address(host: str, others: Sequence[str], interface: str | None = None) -> str:
     """Return the address at which this machine, the first host, listens for the others.
 
-    It is the address that the host's name stands for. Where that reaches this machine only, as the 127.0.1.1
-    of Debian's /etc/hosts, it is the address from which this machine reaches the first of ``others``. With an
-    ``interface``, it is the address of that.
+    It is the address to which the host's name resolves. If that is a loopback address, such as 127.0.1.1 in
+    Debian's /etc/hosts, it is the address from which this machine reaches the first of ``others`` instead.
+    With ``interface``, it is the address of that interface.
 
     Raises SynkStateError if the first host is another machine, or this one has no such interface; TypeError
     if ``interface`` is no string.
@@ -66,17 +66,18 @@ def short(host: str) -> str:
 
 def address_towards(other: str) -> str:
     """Return the address of this machine from which it reaches another."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((other, 9))  # sends nothing
-        return str(way.getsockname()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))  # of UDP: sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _of_interface(interface: str, mine: dict[str, str]) -> str:
+    """Return the address of an interface, given by its name or by its network."""
     if not isinstance(interface, str):
         raise TypeError(f"interface={interface!r} is no string, such as 'eth0' or '10.0.0.0/24'")
     if interface in mine:
         return mine[interface]
-    with suppress(ValueError):  # it is no network in numbers
+    with suppress(ValueError):  # the text is no network such as 10.0.0.0/24
         network = ip_network(interface, strict=False)
         for address in mine.values():
             if ip_address(address) in network:

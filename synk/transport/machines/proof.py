@@ -9,8 +9,8 @@
 A proof is HMAC-SHA256 with the token. It covers who gives it and both nonces, so none fits another
 connection or the other direction. A hello is JSON, and is not even parsed before its proof is right.
 
-No socket is touched here. A dialogue yields bytes to send, or how many it wants to receive, and returns the
-other's hello.
+No socket is touched here. A dialogue is a generator: it yields bytes to send, or the number of bytes that it
+wants to receive next, and returns the other end's hello.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from synk.values.errors import SynkError
 
 TOKEN_BYTES = 32
-GREETING = b"synk handshake 1\n"  # another number where the messages change
+GREETING = b"synk handshake 1\n"  # the number changes with the format of the messages
 NONCE_BYTES = 32
 PROOF_BYTES = 32  # of SHA-256
 LENGTH = struct.Struct("!H")  # bytes of a hello
@@ -40,18 +40,18 @@ class HandshakeRefused(SynkError, ConnectionError):
 
 
 def new_token() -> bytes:
-    """Return a new token: who knows it can join the run."""
+    """Return a new secret token; every process that knows it can join the run."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
 def check_token(token: bytes) -> None:
-    """Raise ValueError for what is no token: an empty one would be known to everybody."""
+    """Raise ValueError if a token has the wrong length: an empty one, say, would prove nothing."""
     if len(token) != TOKEN_BYTES:
         raise ValueError(f"a token has {TOKEN_BYTES} bytes, this one {len(token)}; make it by new_token()")
 
 
 def encoded(hello: Hello) -> bytes:
-    """Return a hello as it is sent."""
+    """Return the bytes that are sent for a hello: its length, then JSON."""
     text = json.dumps(hello).encode()
     if len(text) > HELLO_BYTES:
         raise ValueError(f"a hello of {len(text)} bytes, of at most {HELLO_BYTES}: send the rest afterwards")
@@ -59,7 +59,7 @@ def encoded(hello: Hello) -> bytes:
 
 
 def call(token: bytes, said: bytes) -> Dialogue:
-    """Hold the caller's side of the dialogue; its hello is `encoded`."""
+    """Return the caller's side of the dialogue; ``said`` is its hello, as `encoded` returns it."""
     own = secrets.token_bytes(NONCE_BYTES)
     yield GREETING + own
     nonces = own + (yield from _greeted())
@@ -70,7 +70,10 @@ def call(token: bytes, said: bytes) -> Dialogue:
 
 
 def listen(token: bytes, said: bytes) -> Dialogue:
-    """Hold the listener's side of the dialogue; who says nothing is told nothing."""
+    """Return the listener's side of the dialogue; ``said`` is its hello, as `encoded` returns it.
+
+    The listener sends nothing before it has received the caller's greeting.
+    """
     theirs = yield from _greeted()
     own = secrets.token_bytes(NONCE_BYTES)
     nonces = theirs + own
@@ -89,7 +92,7 @@ def _greeted() -> Generator[bytes | int, bytes, bytes]:
 
 
 def _hello() -> Generator[bytes | int, bytes, bytes]:
-    """Receive a hello as it was sent; nothing says yet who sent it."""
+    """Receive the bytes of a hello, whose sender has proven nothing yet."""
     length = yield LENGTH.size
     (size,) = LENGTH.unpack(length)
     if not 0 < size <= HELLO_BYTES:
@@ -98,12 +101,14 @@ def _hello() -> Generator[bytes | int, bytes, bytes]:
 
 
 def _proven(token: bytes, who: bytes, said: bytes) -> Generator[bytes | int, bytes, None]:
+    """Receive a proof for the bytes ``said``; raise HandshakeRefused if it is wrong."""
     proof = yield PROOF_BYTES
     if not hmac.compare_digest(proof, _proof(token, who, said)):
         raise HandshakeRefused("it does not prove that it knows the token of this run")
 
 
 def _proof(token: bytes, who: bytes, said: bytes) -> bytes:
+    """Return the proof that ``who`` (b"caller" or b"listener") knows the token, for the bytes ``said``."""
     return hmac.digest(token, who + b"\n" + said, "sha256")
 
 

@@ -11,14 +11,14 @@ from itertools import product
 
 from synk.transport.machines.hostfile import Host, in_file, make_host, merged, some
 
-# Of a Kubernetes MPIJob: where its operator leaves the list, in the pod of the launcher.
+# The hostfile that the operator of a Kubernetes MPIJob writes in the pod of the launcher.
 MPIJOB_HOSTFILE = "/etc/mpi/hostfile"
 
 Read = Callable[[str], str]  # returns the text of the file at a path
 
 
 def granted(environ: Mapping[str, str], read: Read) -> tuple[Host, ...]:
-    """Return the hosts that a batch system has granted; of several lists the first counts."""
+    """Return the hosts that a batch system has granted; if there are several lists, the first one found."""
     if "SLURM_JOB_NODELIST" in environ:
         return _slurm(environ)
     try:
@@ -53,18 +53,18 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
 
 
 def slurm_names(nodes: str) -> Iterator[str]:
-    """Yield the names of a list as Slurm writes it: ``node[01-03,7]-ib,login``."""
+    """Yield the names in a node list in Slurm's notation, such as ``node[01-03,7]-ib,login``."""
     terms = re.findall(r"(?:\[[^\[\]]*\]|[^,\[\]])+", nodes)
     if ",".join(terms) != nodes:
         raise ValueError(f"SLURM_JOB_NODELIST={nodes!r} is no list of nodes such as 'node[01-03,7],login'")
     for term in terms:
-        parts = re.split(r"\[(.*?)\]", term)  # text and brackets in turns
+        parts = re.split(r"\[(.*?)\]", term)  # plain text at even places, the content of brackets at odd ones
         choices = [list(_numbers(part, nodes)) if i % 2 else [part] for i, part in enumerate(parts)]
         yield from map("".join, product(*choices))
 
 
 def _numbers(ranges: str, nodes: str) -> Iterator[str]:
-    """Yield the numbers of ``01-03,7`` as they are written, zeros before them included."""
+    """Yield the numbers of a list such as ``01-03,7`` as text, with leading zeros."""
     for part in ranges.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part, re.ASCII)
         first, last = match.groups() if match else ("1", "0")
@@ -75,7 +75,7 @@ def _numbers(ranges: str, nodes: str) -> Iterator[str]:
 
 
 def slurm_tasks(text: str) -> Iterator[str]:
-    """Yield the tasks of each node: of ``2(x3),1`` they are 2, 2, 2 and 1."""
+    """Yield the number of tasks of each node: 2, 2, 2 and 1 for the text ``2(x3),1``."""
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII)
         if not match:
@@ -85,6 +85,7 @@ def slurm_tasks(text: str) -> Iterator[str]:
 
 
 def _lsf_pairs(words: list[str]) -> tuple[Host, ...]:
+    """Return the hosts of LSF's list of pairs: a name, then its number of slots."""
     where = "LSB_MCPU_HOSTS"
     if len(words) % 2:
         raise ValueError(f"{where}={' '.join(words)!r} is no list of pairs such as 'h1 2 h2 4'")
@@ -92,5 +93,5 @@ def _lsf_pairs(words: list[str]) -> tuple[Host, ...]:
 
 
 def _repeated(names: list[str], where: str) -> tuple[Host, ...]:
-    """Return the hosts of a list with a name for each process."""
+    """Return the hosts of a list that repeats a name once for each process on that host."""
     return merged([make_host(name, "1", where) for name in names], where)

@@ -1,7 +1,7 @@
-"""Fork processes, and find out which are alive and what killed the others.
+"""Fork child processes, find out whether they are alive, and what ended those that are not.
 
-A pidfd becomes readable the moment its process ends, however it ends; the end of a pipe does
-not tell, for siblings hold it too.
+A process is watched through its pidfd, which becomes readable the moment the process ends, however it ends.
+A pipe to the process would not do: its siblings hold the other end too, so it stays open.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 
 LONG_SECONDS = 3600.0
-REAP_SECONDS = 5.0  # for a process to end that was told to
-LOOK_SECONDS = 0.01  # between looks for what wakes nobody up
-REAPER = "synk-reaper"  # the thread that waits for a process that has not ended by then
-WITHOUT_LOCKS = {REAPER, "synk-grace"}  # threads that only wait; the other one is of `synk.extensions.fit`
+REAP_SECONDS = 5.0  # that a process may take to end after it was told to
+LOOK_SECONDS = 0.01  # between two looks at a condition that sends no event
+REAPER = "synk-reaper"  # name of the thread that waits for a process that takes longer than REAP_SECONDS
+# Threads that only wait and hold no lock, so that a fork beside them is safe; "synk-grace" belongs to
+# `synk.extensions.fit`.
+WITHOUT_LOCKS = {REAPER, "synk-grace"}
 PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """A child that is not reaped yet, or the parent, watched through its pidfd."""
+    """A process watched through its pidfd: a child that is not reaped yet, or the parent."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -42,21 +44,22 @@ class Process:
         return self._descriptor
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the process ended, waiting for it at most ``seconds``."""
+        """Wait at most ``seconds`` for the process to end; return whether it has ended."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
 
     def signal(self, number: int) -> None:
-        """Send a signal; a process that has ended is left alone, and so is one of another user.
+        """Send a signal to the process; do nothing if it has ended or belongs to another user.
 
-        A master that changes its user may not signal workers any more: they end as their sockets are shut.
+        A master that has changed its user may no longer signal its workers. They end when the master closes
+        their sockets.
         """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def stopped(self) -> bool:
-        """Return whether a signal has stopped this child; its pidfd does not tell."""
+        """Return whether this child is stopped by a signal such as SIGSTOP, which its pidfd does not show."""
         try:
             flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PIDFD, self._descriptor, flags) is not None
@@ -64,7 +67,7 @@ class Process:
             return False
 
     def cause_of_death(self) -> str:
-        """Return ``"signal SIGKILL"`` or ``"exit code 3"`` of a child that ended."""
+        """Return how this child ended: ``"signal SIGKILL"``, or ``"exit code 3"``, for example."""
         try:
             status = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -79,19 +82,19 @@ class Process:
         return f"signal {named.get(status.si_status, status.si_status)}"
 
     def state(self) -> str:
-        """Return the kernel's word for its state: ``"t (tracing stop), traced by pid 7"``, say."""
+        """Return the process state from /proc: ``"t (tracing stop), traced by pid 7"``, for example."""
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-            told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-            tracer = told.get("TracerPid", "0")
-            return told.get("State", "") + (f", traced by pid {tracer}" if tracer != "0" else "")
+            fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            tracer = fields.get("TracerPid", "0")
+            return fields.get("State", "") + (f", traced by pid {tracer}" if tracer != "0" else "")
         return "gone"
 
     def reap(self, seconds: float = REAP_SECONDS) -> bool:
-        """Take the child out of the process table; tell whether it has ended in time.
+        """Wait for the child's end and remove it from the process table; return whether it ended in time.
 
-        The end of one that a debugger holds may be told to the debugger alone, however it was killed. If it
-        takes too long, a thread goes on waiting.
+        A child held by a debugger may not be reported as ended to its parent, even after SIGKILL. If the
+        child has not ended in time, a daemon thread goes on waiting and reaps it later.
         """
         if self._descriptor < 0:
             return True
@@ -100,14 +103,15 @@ class Process:
         if _within(deadline, self._is_reaped):
             self.close()
             return True
-        with contextlib.suppress(RuntimeError):  # no thread can be had
+        with contextlib.suppress(RuntimeError):  # the system starts no more threads
             threading.Thread(target=self._await_end, name=REAPER, daemon=True).start()
         return False
 
     def _is_reaped(self, flags: int = os.WNOHANG) -> bool:
+        """Reap the child if it has ended; return whether it is reaped."""
         try:
             return os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | flags) is not None
-        except ChildProcessError:  # there is no status to be had
+        except ChildProcessError:  # something else has reaped it
             return True
 
     def _await_end(self) -> None:
@@ -115,18 +119,18 @@ class Process:
         self.close()
 
     def close(self) -> None:
-        """Close the pidfd, if that was not done yet."""
+        """Close the pidfd, if it is still open."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def warn_of_survivors(left: Mapping[str, Process]) -> None:
-    """Warn of processes, by name, that `Process.reap` has left to the kernel."""
+    """Warn about the processes that `Process.reap` could not reap in time; ``left`` maps names to them."""
     if left:
-        told = "; ".join(f"{name} (pid {process.pid}, {process.state()})" for name, process in left.items())
+        listed = "; ".join(f"{name} (pid {process.pid}, {process.state()})" for name, process in left.items())
         warnings.warn(
-            f"{told}: still there {REAP_SECONDS:g} s after it was told to end. The kernel will end it and "
+            f"{listed}: still there {REAP_SECONDS:g} s after it was told to end. The kernel will end it and "
             "free its memory once a debugger, a frozen cgroup or a device lets go of it",
             SynkWarning,
             stacklevel=stacklevel(),
@@ -134,10 +138,10 @@ def warn_of_survivors(left: Mapping[str, Process]) -> None:
 
 
 def fork_child(live: Callable[[], object]) -> int:
-    """Fork a child that calls ``live`` and ends; return its pid in the parent.
+    """Fork a child that calls ``live`` and then exits; return the child's pid in the parent.
 
-    Whatever fails there, want of memory included, nothing of the child returns from here: it would go on with
-    the script. Signals are blocked in the child until it has handlers of its own; see `ignore_signals`.
+    The child never returns from this function, even if ``live`` raises or memory runs out: it would go on
+    running the user's script. Signals stay blocked in the child until it calls `ignore_signals`.
     """
     pid = -1
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
@@ -156,14 +160,17 @@ def fork_child(live: Callable[[], object]) -> int:
 
 
 def flush_streams() -> None:
-    """Write out what Python's standard streams hold, before a fork: else children would write it again."""
+    """Flush Python's standard streams before a fork, else children would write the buffered text again."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
             stream.flush()
 
 
 def open_standard_descriptors() -> None:
-    """Open descriptors 0 to 2 where they are closed: else one of ours would be taken for standard error."""
+    """Open /dev/null as descriptors 0 to 2 where these are closed.
+
+    Otherwise a socket of synk could get number 2, and programs would write their errors into it.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -172,10 +179,10 @@ def open_standard_descriptors() -> None:
 
 
 def watched(pid: int) -> Process:
-    """Return a child as a `Process`; where that cannot be had, the child is ended."""
+    """Return the child with this pid as a `Process`; if no pidfd can be opened, kill the child and raise."""
     try:
         return Process(pid)
-    except BaseException:  # no descriptor left, and nobody would know of the child
+    except BaseException:  # out of descriptors: nothing could end the child later
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             _within(time.monotonic() + REAP_SECONDS, lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
@@ -183,7 +190,7 @@ def watched(pid: int) -> Process:
 
 
 def _within(deadline: float, done: Callable[[], bool]) -> bool:
-    """Tell whether something is done by then, looking again and again."""
+    """Call ``done`` again and again until it returns true, or the deadline passes; return its last result."""
     while not done():
         if time.monotonic() >= deadline:
             return False
@@ -192,17 +199,16 @@ def _within(deadline: float, done: Callable[[], bool]) -> bool:
 
 
 def die_with(parent: int, by_kernel: bool = True) -> None:
-    """End this process when its parent ends.
-
-    Called in a child first of all.
+    """Arrange that this process is killed when its parent ends; a child calls this first of all.
 
     Parameters
     ----------
     parent : int
-        The pid it was forked from.
+        The pid of the process that forked this one.
     by_kernel : bool
-        The kernel kills it when the *thread* that forked ends. Where that may end before its process,
-        a thread of this process looks after the parent, once native code lets it run.
+        If true, the kernel kills this process, but already when the *thread* that forked it ends. Pass false
+        if that thread may end before the parent process. Then a thread of this process watches the parent,
+        and cannot act while native code holds the GIL.
     """
     if by_kernel:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -210,16 +216,17 @@ def die_with(parent: int, by_kernel: bool = True) -> None:
     else:
         life = Process(parent)
         threading.Thread(target=_follow, args=(life,), name="synk-parent", daemon=True).start()
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
 
 
 def _follow(life: Process) -> None:
+    """Kill this process as soon as the process ``life`` has ended."""
     while not life.wait(LONG_SECONDS):
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def forbid_core_dumps() -> None:
-    """Writing out the memory of a big worker would delay the news of its death by seconds."""
+    """Disable core dumps of this process: dumping a big worker delays the news of its death by seconds."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

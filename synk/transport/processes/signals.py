@@ -1,8 +1,8 @@
-"""Signals: workers ignore them, and some moments of the master are not interrupted by them.
+"""Signals: workers ignore them, and the master delays their handlers while it does what must be done whole.
 
 a worker, the fork server -> ignore_signals
-a handler of ours, called in a process that somebody has forked of its own -> act_by_default
-with hold_signals(): ... -> handlers of signals that came meanwhile
+a handler of synk that runs in a process forked by other code -> act_by_default
+with hold_signals(): ... -> afterwards, the handlers of the signals that came meanwhile
 Termination.install (fork) ... SIGTERM -> SystemExit(143) in the main thread ... restore (close)
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import Any
 
-LATER_SECONDS = 0.001
+LATER_SECONDS = 0.001  # after which `hold_signals(later=True)` sends the signals again
 
 # Terminals and schedulers send these to all processes of a job; the master decides.
 IGNORED = {
@@ -33,10 +33,11 @@ FAULTS = {signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SI
 
 
 def ignore_signals() -> None:
-    """Ignore what ends a job by signal, and whatever the script has a handler for; let all signals in again.
+    """Ignore the signals in `IGNORED` and those that the script handles; then unblock all signals.
 
-    Handlers that do nothing stand for ``SIG_IGN``, which would also hold in every program that this process
-    starts: a compiler that hangs could not be ended. What the script ignores itself stays ignored.
+    They get a handler that does nothing instead of ``SIG_IGN``, which every program started by this process
+    would inherit: a compiler that hangs could not be ended by a signal. A signal that the script itself
+    ignores stays ignored.
     """
     me = os.getpid()
 
@@ -44,11 +45,11 @@ def ignore_signals() -> None:
         if os.getpid() != me:
             act_by_default(number)
 
-    signal.set_wakeup_fd(-1)  # it leads to an event loop of the script
+    signal.set_wakeup_fd(-1)  # the old one may belong to an event loop of the script
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if number == signal.SIGCHLD or (number in FAULTS and callable(handler)):
-            signal.signal(number, signal.SIG_DFL)  # children, such as compilers, are waited for
+            signal.signal(number, signal.SIG_DFL)  # this process waits for children, such as compilers
         elif callable(handler) or (number in IGNORED and handler is not signal.SIG_IGN):
             signal.signal(number, do_nothing)
             signal.siginterrupt(number, False)  # native code may not expect its calls to be cut short
@@ -56,13 +57,13 @@ def ignore_signals() -> None:
 
 
 def act_by_default(number: int) -> None:
-    """Let a signal do to this process what it does where nobody handles it."""
+    """Give a signal its default action, and send it to this process again."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
 
 class _Waiting:
-    """Stands for a handler and notes the signals that come."""
+    """A signal handler that replaces the script's own, and appends the signals that come to ``arrived``."""
 
     def __init__(self, handler: Callable[..., Any], arrived: list[int]):
         self._handler = handler
@@ -72,26 +73,27 @@ class _Waiting:
     def __call__(self, number: int, frame: Any) -> None:
         if os.getpid() == self._pid:
             self._arrived.append(number)
-        else:  # in a child that another thread has forked meanwhile, where nobody puts the handler back
+        else:  # in a child forked by another thread meanwhile, where nothing restores the handler
             signal.signal(number, self._handler)
             self._handler(number, frame)
 
 
 @contextmanager
 def hold_signals(later: bool = False) -> Iterator[None]:
-    """Keep all handlers that are written in Python from running in the body.
+    """Delay all signal handlers written in Python until the end of the ``with`` block.
 
-    What they raise would tear apart what must be done whole: a fork, whose child would go on with the script,
-    or the release of what a dead worker held.
+    An exception from a handler would interrupt work that must be completed: a fork, whose child would go on
+    with the script, or the release of the resources of a dead worker.
 
     Parameters
     ----------
     later : bool
-        They do not run at its end either, but a moment after: what they raise in a finalizer is lost.
+        If true, the handlers run a moment after the end of the block. For blocks in a finalizer, in which
+        Python would drop the exceptions of the handlers.
     """
     arrived: list[int] = []
     handlers: dict[int, Any] = {}
-    if _in_main_thread():  # elsewhere none runs
+    if _in_main_thread():  # Python runs handlers in the main thread only
         found = {number: signal.getsignal(number) for number in signal.valid_signals()}
         handlers = {number: handler for number, handler in found.items() if callable(handler)}
     try:
@@ -101,7 +103,7 @@ def hold_signals(later: bool = False) -> Iterator[None]:
     finally:
         try:
             _set_all(handlers)
-        except BaseException:  # one was needed while the next was not back yet
+        except BaseException:  # a handler that was already restored has raised
             _set_all(handlers)
             raise
         _rerun(arrived, later)
@@ -113,7 +115,7 @@ def _set_all(handlers: dict[int, Any]) -> None:
 
 
 def _rerun(arrived: list[int], later: bool) -> None:
-    """Run the handlers of what came meanwhile, each even if the one before raises."""
+    """Send the noted signals to this process again, each of them even if an earlier handler raises."""
     if arrived:
         number = arrived.pop(0)
         try:
@@ -126,7 +128,10 @@ def _rerun(arrived: list[int], later: bool) -> None:
 
 
 class Unwinding:
-    """A handler of SIGTERM that raises SystemExit in the process that made it, and in no fork of that."""
+    """A handler of SIGTERM that raises SystemExit in the process that created it.
+
+    In a fork of that process, SIGTERM has its default action.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -135,20 +140,20 @@ class Unwinding:
         if os.getpid() != self._pid:
             return act_by_default(number)
         signal.signal(number, signal.SIG_DFL)
-        raise SystemExit(128 + number)  # as a shell tells a death by signal
+        raise SystemExit(128 + number)  # the exit code that shells give to a death by signal
 
 
 class Termination:
-    """A handler of SIGTERM, where the script has none of its own: it unwinds like ^C, so a run is closed."""
+    """Makes SIGTERM raise SystemExit where the script does not handle it, so that an open run is closed."""
 
     def install(self) -> None:
-        """Let SIGTERM raise SystemExit from now on; a second one ends the process at once."""
-        # Handlers are set by main threads only.
+        """Let SIGTERM raise SystemExit from now on; a second SIGTERM ends the process at once."""
+        # Python lets only the main thread set handlers.
         if _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, Unwinding())
 
     def restore(self) -> None:
-        """Let SIGTERM be as it was, unless the script has changed it since."""
+        """Give SIGTERM its default action again, unless the script has set another handler since."""
         if _in_main_thread():
             _restore()
 
@@ -162,22 +167,22 @@ def _restore() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-# The handler compares pids for forks of C code. It cannot run while native code does, and Python forgets what
-# comes to a child before it is ready, so SIGTERM waits for that.
+# After a fork by Python, the child drops the handler of SIGTERM; the handler compares pids only for forks by
+# C code. Python loses signals that reach a child before it is ready, so SIGTERM is blocked around a fork.
 _before_fork = threading.local()
 
 
-def _block() -> None:
+def _block_sigterm() -> None:
     _before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
-def _unblock() -> None:
+def _unblock_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _before_fork.mask)
 
 
-def _leave() -> None:
+def _after_in_child() -> None:
     _restore()
-    _unblock()
+    _unblock_sigterm()
 
 
-os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_leave)
+os.register_at_fork(before=_block_sigterm, after_in_parent=_unblock_sigterm, after_in_child=_after_in_child)

@@ -30,10 +30,11 @@ def to_device(value: Any, xp: ModuleType) -> Any:
     return xp.asarray(value)
 
 
-def overwritten(place: Any, value: Any) -> Any:
-    """Copy a value into the device array ``place`` and return that; return the value if it does not fit.
+def copied_into(place: Any, value: Any) -> Any:
+    """Copy a value into the device array ``place`` and return it; return the value if it does not fit.
 
-    Recorded launches of kernels know a shared variable by its address, so they stay valid if that is kept.
+    Recorded launches of kernels contain the addresses of shared variables, so they stay valid only while a
+    variable keeps its array.
     """
     arrays = is_on_device(place) and (is_on_host(value) or is_on_device(value))
     if value is place or not arrays or not place.flags.c_contiguous:
