@@ -1,4 +1,4 @@
-"""Run chains on one rank, by nutpie's sampler in a thread, and tell how far they are whenever asked.
+"""Run Markov chains on one rank, by nutpie's sampler in a thread, and report their progress when called.
 
     synk.on_ranks(RankChains, evaluation, starts of each rank, settings)
         -> call(known, stop), every now and then -> Report of each chain: progress, new draws
@@ -22,11 +22,11 @@ from synk.extensions.pymc.compiled import in_c, in_python
 from synk.extensions.pymc.starts import first_finite
 
 PROGRESS_MILLISECONDS = 50
-COPYING_SHARE = 20  # the draws so far are copied after so many times the seconds that it took
+COPYING_SHARE = 20  # after copying the draws, do not copy again for so many times as long as it took
 
 
 class Start(NamedTuple):
-    """The beginning of a chain: the first of these points at which the log-density is finite."""
+    """The initial points of a chain, which begins at the first of them with a finite log-density."""
 
     chain: int
     seed: int
@@ -34,7 +34,7 @@ class Start(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a chain, as nutpie tells it and PyMC's display reads it."""
+    """The progress of a chain, with the fields of nutpie that PyMC's progress bar reads."""
 
     finished_draws: int = 0
     total_draws: int = 0
@@ -46,7 +46,7 @@ class Progress(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The progress of a chain, and the draws that were not known yet."""
+    """The progress of a chain, and the draws since its last report."""
 
     chain: int
     progress: Progress
@@ -56,7 +56,10 @@ class Report(NamedTuple):
 
 
 class RankChains:
-    """The chains of one rank, none of which has begun; but the log-density is compiled."""
+    """The chains of one rank, which it runs one after the other.
+
+    Making this compiles the log-density; the first call begins the first chain.
+    """
 
     def __init__(
         self, rank: int, evaluate: Any, starts: Sequence[Sequence[Start]], settings: Mapping[str, Any]
@@ -72,16 +75,18 @@ class RankChains:
             self._running = Chain(self._waiting.popleft(), self._evaluate, self._settings)
 
     def close(self) -> None:
-        """End the chain that runs."""
+        """Cancel the running chain."""
         if self._running is not None:
             self._running.cancel()
 
     __del__ = close  # nothing else ends nutpie's thread, which refers to the chain
 
     def __call__(self, known: Mapping[int, int], stop: bool) -> list[Report]:
-        """Report of the chain that runs, of which so many draws are known; begin the next if there is none.
+        """Return the report of the running chain, as a list; begin the next chain if none runs.
 
-        Raises what the log-density has raised, or `starts.StartError`.
+        ``known`` maps chains to how many of their draws the caller has; ``stop`` ends the chains.
+
+        Raises the exception that the log-density has raised, or `starts.StartError`.
         """
         if stop:
             self._waiting.clear()
@@ -95,7 +100,7 @@ class RankChains:
 
 
 class Chain:
-    """One chain, which nutpie runs in a thread."""
+    """One Markov chain, which nutpie runs in a thread."""
 
     def __init__(self, start: Start, evaluate: Any, settings: Mapping[str, Any]):
         self._number, self._evaluate = start.chain, evaluate
@@ -127,16 +132,16 @@ class Chain:
         if self._error is None:
             try:
                 return self._evaluate(point)
-            except BaseException as error:  # in the sampler it would end as a panic
+            except BaseException as error:  # nutpie would turn it into a panic of Rust
                 self._error = error
         return np.nan, point
 
     def _note(self, chains: Sequence[Any]) -> None:
-        told = {name: getattr(chains[0], name) for name in Progress._fields}
-        self._progress = Progress(**{**told, "divergent_draws": tuple(chains[0].divergent_draws)})
+        fields = {name: getattr(chains[0], name) for name in Progress._fields}
+        self._progress = Progress(**{**fields, "divergent_draws": tuple(chains[0].divergent_draws)})
 
     def report(self, known: Mapping[int, int], stop: bool) -> Report:
-        """Return how far it is, with the draws beyond those known; end it if it is to stop."""
+        """Return the progress, with the draws beyond those known; end the chain if ``stop`` is true."""
         if self._error is not None:
             self.cancel()
             raise self._error
@@ -153,18 +158,19 @@ class Chain:
         return Report(self._number, self._progress, done, points, stats)
 
     def cancel(self) -> None:
-        """End it, and forget what it has drawn."""
+        """End the chain, and drop its draws."""
         sampler, self._sampler = self._sampler, None
-        if sampler is not None and os.getpid() == self._pid:  # no thread came along to a child
+        if sampler is not None and os.getpid() == self._pid:  # a forked child has no sampler thread
             sampler.cancel()
 
     def _is_finished(self) -> bool:
         try:
             return bool(self._sampler.is_finished)
-        except TimeoutError:  # so nutpie says that it is not
+        except TimeoutError:  # nutpie raises this while the chain runs
             return False
 
     def _beyond(self, trace: Any, known: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the points and the statistics of the draws in a trace after the first ``known``."""
         draws, stats = (pyarrow.record_batch(batches[0]).slice(known) for batches in trace.get_arrow_trace())
         points = draws.column("point").flatten().to_numpy().reshape(len(draws), self._size)
         numbers = [one for one in stats.schema if is_number(one.type)]
@@ -172,13 +178,13 @@ class Chain:
 
 
 def as_array(column: Any) -> np.ndarray:
-    """Return a column as nutpie does: an integer that a draw does not have is 0, and a float is NaN."""
+    """Return a column as an array; as in nutpie, missing integers are 0 and missing floats are NaN."""
     filled = column.fill_null(0) if pyarrow.types.is_integer(column.type) else column
     array: np.ndarray = filled.to_numpy(zero_copy_only=False)
     return array
 
 
 def is_number(kind: Any) -> bool:
-    """Tell whether a column of a trace has a number, or a truth, for each draw."""
+    """Tell whether a column of a trace holds numbers or booleans."""
     types = pyarrow.types
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))

@@ -1,6 +1,6 @@
-"""Give nutpie a log-density: as a function in C, or as one of Python.
+"""Wrap a log-density as a model of nutpie: a function in C, or one in Python.
 
-Either way a draw is the point itself; what the model computes from it comes later.
+In both, a draw is the unconstrained point itself; deterministics are computed later, by `results.Expansion`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from nutpie.compiled_pyfunc import from_pyfunc
 
 
 def in_python(log_density: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray) -> Any:
-    """Return nutpie's model of a log-density with its gradient, whose chains begin at a point."""
+    """Return nutpie's model of a Python function that returns a log-density and its gradient at a point.
+
+    Chains begin at ``start``.
+    """
     return from_pyfunc(
         start.size,
         make_logp_fn=lambda: log_density,
@@ -28,14 +31,15 @@ def in_python(log_density: Callable[[np.ndarray], tuple[float, np.ndarray]], sta
 
 
 def in_c(log_density: Any, start: np.ndarray) -> CompiledPyMCModel:
-    """Return nutpie's model of a log-density in C, with ``address`` and ``data``, for which no Python runs.
+    """Return nutpie's model of a log-density in C, which the sampler calls without running Python.
 
-    nutpie has such models for functions that Numba compiles.
+    ``log_density`` has the ``address`` of the function and its ``data``. nutpie made this kind of model for
+    functions compiled by Numba.
     """
     return CompiledPyMCModel(
         compiled_logp_func=log_density,
         user_data=np.ctypeslib.as_array(ctypes.cast(log_density.data, ctypes.POINTER(ctypes.c_byte)), (1,)),
-        compiled_expand_func=Address(ctypes.cast(copied, ctypes.c_void_p).value),
+        compiled_expand_func=Address(ctypes.cast(copy_point, ctypes.c_void_p).value),
         initial_point_func=lambda seed: start,
         n_expanded=start.size,
         shape_info=(["point"], None, [start.shape]),
@@ -57,7 +61,7 @@ class Address(NamedTuple):
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_uint64] * 2, *[ctypes.c_void_p] * 3)
-def copied(size: int, length: int, point: int, draw: int, data: int) -> int:
+def copy_point(size: int, length: int, point: int, draw: int, data: int) -> int:
     """Copy a point into a draw: nutpie calls this to expand a point, and here both are the same."""
     ctypes.memmove(draw, point, size * np.dtype("float64").itemsize)
     return 0

@@ -3,7 +3,7 @@
 Model -> Prepared: frozen, laid out, pieces of a graph
       -> here: a PyTensor function       -> Evaluation: point -> log-density, gradient
       -> for_each_rank: `synk.function`, nothing scattered, called by each rank for itself
-      -> on_all_ranks: `synk.function`, rows scattered, the sum of what the ranks have
+      -> on_all_ranks: `synk.function`, rows scattered, the sum of the ranks' log-densities
 """
 
 from __future__ import annotations
@@ -36,33 +36,37 @@ from synk.extensions.pymc.rows import length_of, picked_by_row, with_rows
 from synk.extensions.pymc.starts import TRIES, initial_points, named
 from synk.ops import addend
 
-SHARED_BYTES = 2**16  # arrays from this size on lie once in shared memory, not in every rank's graph
-# All ranks together must be one process, within this of the largest element, by the coarsest variable.
+SHARED_BYTES = 2**16  # arrays of this size or more lie once in shared memory, not in every rank's graph
+# How much the ranks' result may differ from one process's, as a fraction of its largest element; the coarsest
+# dtype of a variable counts.
 TOLERANCES = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-9}
 OFF = "leave shard= out, and please report the model"
 
 
 @dataclass
 class Evaluation:
-    """Evaluate a log-density and its gradient; travels to the ranks.
+    """A callable that returns the log-density and its gradient at a point; it can be sent to the ranks.
 
-    The function returns a list: the vector of the log-density and of gradients, then those ``apart``.
+    ``function`` returns a list: first a vector of the log-density and the gradients, then the gradients of
+    the variables in ``gathered``, one array each.
     """
 
     function: Any
-    before: Sequence[Any]  # inputs in front of the point, and behind it
-    after: Sequence[Any]
+    before: Sequence[Any]  # inputs in front of the point
+    after: Sequence[Any]  # inputs behind the point
     slices: Sequence[slice]  # of the variables in the gradient
-    apart: Sequence[int] = ()  # variables whose gradients have the rows of the data, and are joined
+    gathered: Sequence[
+        int
+    ] = ()  # positions of variables whose gradients have the data's rows, and are gathered
 
     def __call__(self, vector: Any) -> tuple[float, np.ndarray]:
         flat, *others = self._outputs(vector)
-        if not self.apart:
+        if not self.gathered:
             return float(flat[0]), flat[1:]
         gradient, start = np.empty(self.slices[-1].stop), 1
         rows = iter(others)
         for position, place in enumerate(self.slices):
-            if position in self.apart:
+            if position in self.gathered:
                 gradient[place] = next(rows).ravel()
             else:
                 gradient[place] = flat[start : (start := start + place.stop - place.start)]
@@ -72,7 +76,7 @@ class Evaluation:
     def _outputs(self) -> Callable[[Any], Sequence[Any]]:
         if not hasattr(self.function, "bound"):
             return lambda vector: self.function(*self.before, vector, *self.after)
-        # On a rank alone, where a gradient may take less time than a call with other arrays each time.
+        # On one rank the function is bound to fixed arrays: passing new ones may take longer than a gradient.
         point, run = self._bound
 
         def outputs(vector: Any) -> Sequence[Any]:
@@ -86,18 +90,18 @@ class Evaluation:
         point = np.empty(self.slices[-1].stop)
         return point, self.function.bound(*self.before, point, *self.after)
 
-    def callback(self, otherwise: Callable[[np.ndarray], tuple[float, np.ndarray]]) -> Any:
-        """Return this as a function in C with an ``address`` and ``data``, or None where it is none.
+    def callback(self, fallback: Callable[[np.ndarray], tuple[float, np.ndarray]]) -> Any:
+        """Return this evaluation as a function in C with an ``address`` and ``data``, or None if it has none.
 
-        ``otherwise`` is called where C gives up.
+        ``fallback`` is the Python function that is called when the C code fails.
         """
-        if self.apart or not hasattr(self.function, "bound"):
+        if self.gathered or not hasattr(self.function, "bound"):
             return None
         point, run = self._bound
         result = np.empty(1 + point.size)
 
         def answer() -> np.ndarray:
-            result[0], result[1:] = otherwise(point)
+            result[0], result[1:] = fallback(point)
             return result
 
         return run.callback(point, answer)
@@ -109,10 +113,10 @@ class Prepared:
     Attributes
     ----------
     model : pymc.Model
-        Frozen.
+        A copy whose data and lengths are constants.
     layout : Layout
     start : callable
-        Returns a point for a seed.
+        Returns an initial point for a seed.
     """
 
     def __init__(self, model: Any, initvals: Any = None, jacobian: bool = True, jitter: bool = True):
@@ -136,7 +140,7 @@ class Prepared:
         return self._evaluation(function)
 
     def for_each_rank(self) -> Evaluation:
-        """Compile for every rank, to be called there alone; large arrays lie in shared memory."""
+        """Compile for every rank to call by itself; large arrays of the model lie in shared memory."""
         point, pieces = of_vector(self._pieces, self.model, self.layout)
         large = [one for one in constants(pieces) if one.data.nbytes >= SHARED_BYTES]
         arrays = [pt.tensor(one.name, dtype=one.dtype, shape=one.type.shape) for one in large]
@@ -152,7 +156,7 @@ class Prepared:
         TypeError, ValueError
             If there is no such dimension, no data has it, or a term of the model does not split.
         SynkError
-            If it is not what one process computes, at random points.
+            If the ranks compute another result than one process does, at random points.
         """
         length = length_of(self.model, shard)
         split, rows = with_rows(self._pieces, length)
@@ -163,12 +167,12 @@ class Prepared:
         as_written = synk.function(scattered, pieces, bcast_inputs=[point], name="log-density")
         if gathers := as_written.gathers():
             raise ValueError(self._refusal(shard, length, gathers))
-        apart = [k for k, mode in enumerate(as_written.output_modes) if mode == "gather"]
-        added = [addend(piece) for k, piece in enumerate(pieces) if k not in apart]
-        outputs = [(joined(added), "sum"), *(pieces[k] for k in apart)]
+        gathered = [k for k, mode in enumerate(as_written.output_modes) if mode == "gather"]
+        added = [addend(piece) for k, piece in enumerate(pieces) if k not in gathered]
+        outputs = [(joined(added), "sum"), *(pieces[k] for k in gathered)]
         function = synk.function(scattered, outputs, bcast_inputs=[point], name="log-density")
         data = [synk.data(row.values, name=row.variable.name) for row in rows]
-        evaluation = self._evaluation(function, before=data, apart=[k - 1 for k in apart])
+        evaluation = self._evaluation(function, before=data, gathered=[k - 1 for k in gathered])
         self._check(evaluation)
         return evaluation
 
@@ -176,7 +180,7 @@ class Prepared:
         return Evaluation(function, **{"before": (), "after": (), "slices": self.layout.slices(), **inputs})
 
     def _check(self, evaluation: Evaluation) -> None:
-        """Compare with one process: what is finite, at two points where everything is, among some others."""
+        """Compare an evaluation with one process, at points until all elements were finite at two of them."""
         alone, compared = self.here(), 0
         tolerance = max(TOLERANCES[dtype] for dtype in self.layout.dtypes)
         for seed in range(TRIES):
@@ -203,7 +207,7 @@ class Prepared:
             )
 
     def _refusal(self, shard: Any, length: int, gathers: Sequence[str]) -> str:
-        """Return which variables do not split, and why; or if all do, which arrays were split."""
+        """Return an error text: which variables do not split, and why; if all do, which arrays were split."""
         reasons = []
         for factor in [*self.model.basic_RVs, *self.model.potentials]:
             pieces, rows = with_rows(self._pieces_of([factor]), length)

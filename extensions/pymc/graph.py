@@ -47,7 +47,7 @@ class Layout:
         return sum(map(prod, self.shapes))
 
     def slices(self) -> list[slice]:
-        """Return where each variable lies."""
+        """Return the slice of the vector in which each variable lies."""
         edges = accumulate(map(prod, self.shapes), initial=0)
         return [slice(start, stop) for start, stop in pairwise(edges)]
 
@@ -68,7 +68,7 @@ class Layout:
 def frozen(model: Any) -> Any:
     """Return a copy of a model in which data and lengths are constants.
 
-    Raises NotImplementedError if there is no gradient of it.
+    Raises NotImplementedError if the model has discrete variables, and so no gradient.
     """
     discrete = [rv.name for rv in model.free_RVs if rv.dtype not in pm.vartypes.continuous_types]
     if discrete:
@@ -83,10 +83,11 @@ def frozen(model: Any) -> Any:
 
 
 def _check_numbers(total: Variable) -> None:
+    """Raise ValueError if a constant of the graph has some NaN."""
     for constant in constants([total]):
         is_float = constant.data.dtype.kind == "f"  # set_data masks NaN
         bad = np.isnan(np.ma.filled(constant.data, np.nan)) if is_float else np.zeros(0, bool)
-        if bad.any() and not bad.all():  # one of NaN alone is written so: where a branch is not taken
+        if bad.any() and not bad.all():  # all NaN is meant so: for a branch that is not taken
             place = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(
                 f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the "
@@ -136,9 +137,9 @@ def _without_density(model: Any) -> Iterator[str]:
 def by_rows(node: Apply, inputs: list[Any], broken: list[Variable]) -> list[Variable] | None:
     """Let each element of a term be -inf where its own parameters are out of bounds.
 
-    PyMC's check asks all of them, for which the ranks would meet. A sum that is -inf if one of them is out of
-    bounds is added to `broken`, so that the log-density is -inf as PyMC's, although a mixture, say, would go
-    on with its other elements.
+    PyMC's check tests the parameters of all elements at once, so ranks would need a collective. A sum that
+    is -inf if any parameter is out of bounds goes to `broken`. It makes the log-density -inf, as PyMC's
+    is, even where the other elements of a mixture, for example, would keep it finite.
     """
     if not isinstance(node.op, CheckParameterValue):
         return None
@@ -152,7 +153,7 @@ def by_rows(node: Apply, inputs: list[Any], broken: list[Variable]) -> list[Vari
 
 
 def _conjuncts(condition: Any) -> list[Any]:
-    """Return the arrays of which all elements must hold for a condition to hold."""
+    """Return the arrays whose elements must all be true for a condition to be true."""
     node = condition.owner
     if node is None:
         return [pt.as_tensor(condition)]
@@ -170,7 +171,7 @@ def _broadcasts(shape: Sequence[Any], to: Sequence[Any]) -> bool:
 
 
 def pieces_of(total: Variable, model: Any) -> list[Variable]:
-    """Return a log-density and its gradient by each free variable; what follows from data is computed."""
+    """Return the graphs of a log-density and of its gradient by each free variable, with constants folded."""
     values = [model.rvs_to_values[rv] for rv in model.free_RVs]
     total = rewrite_graph(total, include=SIMPLIFIED, exclude=LEFT_OUT, clone=False)
     gradients = pytensor.grad(total, values, disconnected_inputs="ignore")
@@ -178,14 +179,14 @@ def pieces_of(total: Variable, model: Any) -> list[Variable]:
 
 
 def of_vector(pieces: Sequence[Variable], model: Any, layout: Layout) -> tuple[Any, list[Variable]]:
-    """Return a vector, and pieces of a graph as those of the free variables that lie in it."""
+    """Return a vector, and the graphs with the free variables replaced by their parts of that vector."""
     values = [model.rvs_to_values[rv] for rv in model.free_RVs]
     point = pt.TensorType("float64", shape=(layout.size,))("point")
     return point, clone_replace(list(pieces), dict(zip(values, layout.split(point).values(), strict=True)))
 
 
 def joined(pieces: Sequence[Any]) -> Variable:
-    """Return pieces as one vector."""
+    """Return all pieces, flattened and concatenated into one vector."""
     return pt.concatenate([piece.reshape((-1,)).astype("float64") for piece in pieces])
 
 

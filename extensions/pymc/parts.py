@@ -1,4 +1,4 @@
-"""Evaluate a model at the draws of a trace by PyMC's own functions, on each rank a part of them at a time.
+"""Evaluate a model at the draws of a trace by PyMC's own functions: each rank takes a part at a time.
 
 Task -> over_draws: a run, the posterior in shared memory, its draws in parts
      -> RankDraws on each rank, one part a call: PyMC's own function, compiled by synk -> data sets by group
@@ -49,7 +49,7 @@ class Task:
     options : dict
     posterior : xarray.Dataset
     dimension : str
-        Along which the draws are split.
+        The dimension along which the draws are split.
     whole : dict of str to xarray.Dataset
         Further groups of the trace.
     """
@@ -62,7 +62,7 @@ class Task:
     whole: Mapping[str, Any]
 
     def pickled(self) -> bytes:
-        """Return all of it but the values of the posterior, as bytes."""
+        """Return the task as bytes, without the values of the posterior, which travel in shared memory."""
         dims = {name: one.dims for name, one in self.posterior.items()}
         bare = replace(self, posterior=self.posterior.coords.to_dataset())
         try:
@@ -103,7 +103,7 @@ class RankDraws:
         part = self._waiting.popleft()
         posterior = self._posterior.isel({self._task.dimension: slice(part.start, part.stop)})
         trace = xarray.DataTree.from_dict({"posterior": posterior, **self._task.whole})
-        with _told_once(part):
+        with _warned_once(part):
             try:
                 found = self._evaluate(trace, part.seed, compile_kwargs={"mode": self._mode})
             except NotImplementedError as error:
@@ -117,8 +117,8 @@ class RankDraws:
 
 
 @contextmanager
-def _told_once(part: Part) -> Iterator[None]:
-    """Let PyMC warn, and list the variables that it draws, with the first part of all only."""
+def _warned_once(part: Part) -> Iterator[None]:
+    """Silence PyMC's warnings and log messages, except in the first part of all."""
     logger = logging.getLogger("pymc.sampling.forward")
     before, logger.disabled = logger.disabled, logger.disabled or part.number > 0
     try:
@@ -164,7 +164,7 @@ def split(n_draws: int, seeds: Sequence[int]) -> list[Part]:
 
 
 def joined(found: Sequence[Mapping[str, Any]], dimension: str) -> dict[str, Any]:
-    """Return the groups of all parts, which follow each other along a dimension."""
+    """Return the groups of all parts, concatenated along a dimension."""
     return {
         name: xarray.concat([one[name] for one in found], dimension, **ALIKE)
         if dimension in group.dims

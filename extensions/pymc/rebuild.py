@@ -1,6 +1,6 @@
-"""Build a graph again with other leaves and other nodes, whose types may know fewer lengths.
+"""Rebuild a graph with other leaves and other nodes, whose types may have fewer static lengths.
 
-PyTensor's own replacements assert the lengths that the old types told, which are those of one process.
+PyTensor's own replacements assert the static lengths of the old types, which hold in one process only.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Rule = Callable[[Apply, list[Any]], Sequence[Variable] | None]
 def rebuilt(
     results: Sequence[Variable], rule: Rule, leaves: Mapping[Variable, Variable] | None = None
 ) -> list[Variable]:
-    """Return graphs in which `leaves` are replaced, and nodes by what a rule makes of their new inputs.
+    """Return graphs with `leaves` replaced, and every node replaced by what the rule returns for it.
 
-    Where the rule returns None, the node is made again from them.
+    The rule gets a node and its new inputs. If it returns None, the node's Op is applied to the new inputs.
     """
     made: dict[Variable, Variable] = dict(leaves or {})
     for node in io_toposort([], results):
@@ -35,7 +35,7 @@ def rebuilt(
 
 
 def _made_again(node: Apply, inputs: list[Any], rule: Rule) -> Sequence[Variable]:
-    """Return the outputs of a node of other inputs; an Op that is a graph of old types is that graph."""
+    """Apply a node's Op to other inputs and return the outputs; rebuild the inner graph of an OpFromGraph."""
     if isinstance(node.op, OpFromGraph):
         inner = node.op.fgraph.unfreeze()
         return rebuilt(inner.outputs, rule, dict(zip(inner.inputs, inputs, strict=True)))
@@ -44,7 +44,7 @@ def _made_again(node: Apply, inputs: list[Any], rule: Rule) -> Sequence[Variable
 
 
 def _broadcasting(new: Any, old: Any) -> Variable:
-    """Return ``new`` with the axes of length 1 that ``old`` has, along which others may be longer."""
+    """Return ``new``, with those axes marked broadcastable (of length 1) that are so in ``old``."""
     of_one = [getattr(one.type, "broadcastable", ()) for one in (old, new)]
     axes = [axis for axis, (was, still) in enumerate(zip(*of_one, strict=True)) if was and not still]
     made: Variable = pt.specify_broadcastable(new, *axes) if axes else new

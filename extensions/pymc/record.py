@@ -1,4 +1,4 @@
-"""Collect what chains have drawn, and choose what is returned of it.
+"""Collect the draws of all chains, and choose which of them are returned.
 
 Reports -> Record.add -> Record.kept, Record.with_warmup -> chains of one length, points and stats
 """
@@ -14,7 +14,7 @@ from synk.extensions.pymc.chains import Progress, Report
 
 
 class Drawn(NamedTuple):
-    """Draws of some chains, equally many of each."""
+    """Draws of some chains, the same number of each."""
 
     chains: list[int]
     points: np.ndarray  # (chains, draws, size), unconstrained
@@ -38,7 +38,7 @@ class Record:
         self._stats: list[list[dict[str, np.ndarray]]] = [[] for _ in range(n_chains)]
 
     def is_done(self) -> bool:
-        """Return whether all chains have come to their ends."""
+        """Return whether all chains are done."""
         return all(self._done)
 
     def known(self) -> dict[int, int]:
@@ -75,7 +75,7 @@ class Record:
         )
 
     def with_warmup(self) -> tuple[Drawn, Drawn]:
-        """Return the draws, and the warm-up of the same chains; if there are no draws, that of all chains."""
+        """Return the draws, and the warm-up of the same chains, or of all chains if there are no draws."""
         chains = self.kept(tuning=False).chains or self.kept(tuning=True).chains
         return self.kept(tuning=False, chains=chains), self.kept(tuning=True, chains=chains)
 

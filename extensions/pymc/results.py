@@ -1,4 +1,4 @@
-"""Make what `pm.sample` returns of unconstrained draws: a tree of data sets, with coordinates.
+"""Turn unconstrained draws into what `pm.sample` returns: a tree of data sets with coordinates.
 
 Drawn -> expanded: values of variables and deterministics -> tree;  vectors alone -> tree_of_points
 """
@@ -24,7 +24,7 @@ NOT_STATS = ("chain", "draw")  # which are coordinates
 
 
 class Expansion:
-    """The values that are returned of an unconstrained point: of variables and deterministics.
+    """Computes the values of variables and deterministics from unconstrained points.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Expansion:
     var_names : sequence of str or str, optional
         By default all.
     seed : int, optional
-        Of deterministics that draw random numbers, anew for each point.
+        For deterministics that draw random numbers, new ones for each point.
     """
 
     def __init__(self, prepared: Prepared, var_names: Sequence[str] | str | None = None, seed: Any = None):
@@ -51,7 +51,7 @@ class Expansion:
         return self._values(self._start)
 
     def check(self) -> None:
-        """Compute the values of one point, so what fails does so before there are draws."""
+        """Compute the values of one point, so that errors come before there are draws."""
         _ = self._example
 
     def without_deterministics(self) -> Expansion:
@@ -74,7 +74,7 @@ class Expansion:
 
 
 def _chosen(var_names: Sequence[str] | str | None, known: list[str]) -> list[str]:
-    """Return the variables of a model that are asked for; refuse others, and none."""
+    """Return the names in ``known`` that are chosen; raise ValueError for an unknown name, or for none."""
     if var_names is None:
         return known
     wanted = [var_names] if isinstance(var_names, str) else list(var_names)

@@ -1,4 +1,4 @@
-"""Split the data of a log-density over the ranks: which arrays have rows, and what does not split.
+"""Split the data of a log-density over the ranks: find the arrays that have rows, and make them inputs.
 
 a model, a dimension  -> length_of -> its length, if data have it
 log-density, a length -> with_rows: arrays of that length become inputs, whose rows are scattered
@@ -64,10 +64,10 @@ def length_of(model: Any, shard: Any) -> int:
 
 
 def with_rows(pieces: Sequence[Variable], length: int) -> tuple[list[Variable], list[RowData]]:
-    """Return graphs in which arrays of that length are inputs, and those inputs.
+    """Turn the constants that have an axis of this length into inputs; return the new graphs and the inputs.
 
-    An array may have that length by chance: dimensions are not asked, since what the model computes from
-    data has none.
+    A constant may have that length by chance. The names of dimensions cannot decide, since arrays that the
+    model computes from its data have no such names.
     """
     rows: list[RowData] = []
     numbers, leaves = [], {}
@@ -85,7 +85,7 @@ def with_rows(pieces: Sequence[Variable], length: int) -> tuple[list[Variable], 
 
 
 def _input(rows: list[RowData], values: np.ndarray, name: str | None) -> Variable:
-    """Return the input that has these values; the transpose of an array is the same."""
+    """Return the input with these values, adding it to ``rows`` if none has them yet."""
     for row in rows:
         if row.values.dtype == values.dtype and np.array_equal(row.values, values):
             return row.variable
@@ -95,13 +95,15 @@ def _input(rows: list[RowData], values: np.ndarray, name: str | None) -> Variabl
 
 
 def is_row_numbers(values: np.ndarray, length: int) -> bool:
-    """Tell whether an array numbers the rows, by which each row is picked from."""
+    """Tell whether an array holds the row numbers 0, 1, 2, ..., as used to pick an element of each row."""
     integers = values.shape == (length,) and values.dtype.kind in "iu"
     return integers and bool((values == np.arange(length)).all())
 
 
 def picked_by_row(node: Apply, inputs: list[Any]) -> list[Variable] | None:
-    """Pick from each row by vectors, of which the rule of rows knows, where columns are used.
+    """Replace an index by columns, which picks elements of each row, by one by vectors.
+
+    For vectors synk knows that the result has the rows of the indexed array.
 
     ``x[i, j]`` with columns, as `pt.take_along_axis` writes it, becomes ``x[i[:, 0], j[:, 0]][:, None]``.
     """
@@ -115,13 +117,13 @@ def picked_by_row(node: Apply, inputs: list[Any]) -> list[Variable] | None:
 
 
 def _vector(column: Any) -> Variable:
-    """Return the elements of a column, of a constant as a constant."""
+    """Return a column as a vector; a constant stays a constant."""
     data = getattr(column, "data", None)
     return column[:, 0] if data is None else pt.constant(data[:, 0])
 
 
 def without_static_lengths(node: Apply, inputs: list[Any]) -> list[Variable] | None:
-    """Leave out lengths that are asserted of what rows make, but for 1: such axes broadcast."""
+    """Drop the lengths that SpecifyShape asserts of a changed input, except 1, as such axes broadcast."""
     if not isinstance(node.op, SpecifyShape) or inputs[0] is node.inputs[0]:
         return None
     value, *lengths = inputs

@@ -18,7 +18,7 @@ from synk.extensions.pymc.density import Evaluation, Prepared
 
 
 def model_of(model: Any, first: Any = None) -> Any:
-    """Return a model, by default that of the ``with`` block; refuse one that is the first argument."""
+    """Return the model, by default that of the ``with`` block; raise TypeError if ``first`` is a model."""
     if isinstance(first, pm.Model):
         raise TypeError("the first argument is a model: pass it by its name, model=, as in PyMC")
     if model is not None and not isinstance(model, pm.Model):
@@ -28,10 +28,10 @@ def model_of(model: Any, first: Any = None) -> Any:
 
 @contextmanager
 def run_of(cores: int | None, chains: int | None, together: bool) -> Iterator[None]:
-    """Use the run that is open, else fork one and close it.
+    """Use the open run in the ``with`` block, or fork one for the block and close it afterwards.
 
-    Ranks that do something together may be as many as there are cores; those that run chains, no more than
-    chains, and by default 4.
+    If the ranks evaluate ``together``, there is by default one for each core. Else each runs chains of its
+    own, and there are at most as many ranks as chains, by default at most 4.
     """
     if synk.is_open():
         if cores is not None and cores != synk.n_ranks():

@@ -27,8 +27,8 @@ from synk.extensions.pymc.results import Expansion, tree
 from synk.extensions.pymc.runs import Stop, model_of, run_of
 from synk.extensions.pymc.starts import StartError, points_of, start_of
 
-POLL_SECONDS = 0.2  # between looks at the chains, and
-POLL_SHARE = 0.1  # at most this part of the time so far
+POLL_SECONDS = 0.2  # at most, between two calls for the chains' reports
+POLL_SHARE = 0.1  # of the time so far: at most, between two such calls
 NOT_IN_NUTS = {"draws", "tune", "target_accept", "chains", "cores", "seed", "sampler", "save_warmup"}
 
 
@@ -119,8 +119,8 @@ def sample(
                 began, stop.begun = time.perf_counter(), True
                 with (
                     _display(chains, settings["draws"], progressbar) as show,
-                    _returning_what_is_drawn(record),
-                    _telling_the_terms(prepared, starts),
+                    _warning_of_lost_rank(record),
+                    _start_error_with_terms(prepared, starts),
                 ):
                     _follow(poll, record, stop, show)
                 seconds = time.perf_counter() - began
@@ -160,7 +160,7 @@ def _follow(poll: Here | synk.OnRanks, record: Record, stop: Stop, show: Callabl
 
 
 def _check_convergence(found: Any, model: Any) -> None:
-    """Log what PyMC finds of divergences and convergence; what fails there leaves the draws as they are."""
+    """Log PyMC's warnings about divergences and convergence; only warn if these checks raise."""
     free = {rv.name for rv in model.free_RVs}
     try:
         if free.intersection(found.posterior.data_vars):
@@ -172,7 +172,7 @@ def _check_convergence(found: Any, model: Any) -> None:
 
 
 class Here:
-    """Chains of this process alone, asked like those on all ranks."""
+    """Chains of this process alone, with the interface of `synk.OnRanks`."""
 
     def __init__(self, chains: RankChains):
         self._chains = chains
@@ -185,7 +185,7 @@ class Here:
 def _chains(
     prepared: Prepared, shard: Any, starts: Sequence[Start], settings: Mapping[str, Any]
 ) -> Here | synk.OnRanks:
-    """Return chains that begin when asked: here, if the ranks evaluate together, else on the ranks."""
+    """Return a callable that runs the chains: here if the ranks evaluate together, else on the ranks."""
     if shard:
         return Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))
     n_ranks = synk.n_ranks()
@@ -203,8 +203,8 @@ def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:
 
 
 @contextmanager
-def _telling_the_terms(prepared: Prepared, starts: Sequence[Start]) -> Iterator[None]:
-    """Raise PyMC's error for the first chain that cannot begin: a rank has told of it in words only."""
+def _start_error_with_terms(prepared: Prepared, starts: Sequence[Start]) -> Iterator[None]:
+    """Replace a rank's StartError by PyMC's error, which lists the terms of the log-density at the point."""
     try:
         yield
     except StartError:
@@ -237,7 +237,7 @@ def _check_numbers(least: int, **numbers: Any) -> None:
 
 
 def _settings(draws: int, tune: int | None, target_accept: Any, nuts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of nutpie's sampler; refuse those that are arguments, or change what it returns."""
+    """Return the settings of nutpie's sampler; raise TypeError for those that `nuts` must not have."""
     if refused := sorted(name for name in nuts if name in NOT_IN_NUTS or name.startswith("store_")):
         raise TypeError(f"nuts has {', '.join(refused)}: pass that to sample by its name, if sample has it")
     tune = 1 if tune == 0 else tune  # nutpie has at least one step, as in PyMC
@@ -248,7 +248,7 @@ def _settings(draws: int, tune: int | None, target_accept: Any, nuts: Mapping[st
 
 @contextmanager
 def _display(chains: int, draws: int, progressbar: Any) -> Iterator[Callable[[Any], None]]:
-    """Show how far all chains are, as PyMC does."""
+    """Show PyMC's progress bars; yield the function that updates them."""
     if not progressbar:
         yield lambda progress: None
         return
@@ -257,8 +257,8 @@ def _display(chains: int, draws: int, progressbar: Any) -> Iterator[Callable[[An
 
 
 @contextmanager
-def _returning_what_is_drawn(record: Record) -> Iterator[None]:
-    """Warn of a rank that has died, which ends sampling early."""
+def _warning_of_lost_rank(record: Record) -> Iterator[None]:
+    """Turn the error of a rank that died into a warning: sampling then ends with the draws so far."""
     try:
         yield
     except synk.WorkerDied as error:

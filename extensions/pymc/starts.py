@@ -23,12 +23,12 @@ TRIES = 10  # of initial points
 
 
 class StartError(ValueError):
-    """There is no point at which to begin.
+    """The log-density is finite at none of the initial points.
 
     Attributes
     ----------
     point : ndarray
-        The first that was tried.
+        The first of these points.
     """
 
     def __init__(self, why: str, point: np.ndarray):
@@ -87,7 +87,7 @@ def initial_points(model: Any, initvals: Mapping[str, Any], jitter: bool) -> Cal
 
 
 def points_of(prepared: Any, generator: np.random.Generator) -> np.ndarray:
-    """Return vectors to try, one a row."""
+    """Return random initial points, one vector a row."""
     seeds = generator.integers(2**30, size=TRIES).tolist()
     return np.array([prepared.layout.join(prepared.start(seed)) for seed in seeds])
 

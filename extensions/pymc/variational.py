@@ -36,7 +36,7 @@ class Adam:
         self._n_steps = 0
 
     def direction(self, gradient: np.ndarray) -> np.ndarray:
-        """Return where to go, given one more gradient."""
+        """Update the averages with a gradient, and return the direction of the next step."""
         self._n_steps += 1
         for average, decay, new in zip(self._averages, self.decays, (gradient, gradient**2), strict=True):
             average += (1 - decay) * (new - average)
@@ -137,8 +137,10 @@ def fit(
 
 def _check_steps(n_points: int, taken: int) -> None:
     """Raise if no step was taken, and warn if some were not."""
-    told = f"the log-density or its gradient was not finite at {n_points - taken} of {n_points} random points"
+    reason = (
+        f"the log-density or its gradient was not finite at {n_points - taken} of {n_points} random points"
+    )
     if not taken:
-        raise pm.exceptions.SamplingError(f"fit has taken no step: {told}")
+        raise pm.exceptions.SamplingError(f"fit has taken no step: {reason}")
     if taken < n_points:
-        warnings.warn(f"fit has left out steps: {told}", synk.SynkWarning, stacklevel=3)
+        warnings.warn(f"fit has left out steps: {reason}", synk.SynkWarning, stacklevel=3)
