@@ -49,6 +49,15 @@ def test_what_is_read_on_the_host_is_wanted_there():
     assert x not in wanted
 
 
+def test_ends_of_slices_beside_lists_of_positions_are_wanted_there():
+    x, i, n = pt.fmatrix("x"), pt.lvector("i"), pt.lscalar("n")
+    m = n + 1
+    for y in (x[i, :m], pt.set_subtensor(x[i, :m], 0)):
+        wanted = wanted_on_host(FunctionGraph([x, i, n], [y], clone=False).toposort())
+        assert {n, m} <= wanted
+        assert not wanted & {x, i}
+
+
 @pytest.mark.parametrize(
     ("variable", "may_be_a_shape"),
     [

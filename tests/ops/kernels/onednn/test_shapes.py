@@ -39,6 +39,10 @@ def test_seen_pixels_are_a_view_of_the_image():
     assert here.seen == ArrayLayout(view.shape, tuple(stride // 4 for stride in view.strides))
 
 
+def test_windows_that_skip_pixels_along_either_axis_are_strided():
+    assert [shapes(stride=stride).is_strided for stride in [(1, 1), (1, 2), (2, 1)]] == [False, True, True]
+
+
 PADDED = ((0, 1), (0, 0))
 
 
