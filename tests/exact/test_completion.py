@@ -5,7 +5,7 @@ import pytest
 from pytensor.graph import Apply, Op
 
 from synk.exact.completion import Completion
-from synk.exact.rules import SUM, Rows, relate
+from synk.exact.rules import SAME, SUM, Rows, relate
 
 
 class Halves(Op):
@@ -30,3 +30,13 @@ def test_a_rule_that_forgets_a_variable_is_named(said, counts):
     named = rf"test_completion.*forgetful returns .* \{counts[:-1]}\).* of Halves.* which has \(2, 2\)"
     with pytest.raises(ValueError, match=named):
         Completion({x: Rows(0)}).walk(Halves()(x, y))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_part_that_is_needed_whole_is_completed_directly_after_its_node(at_once):
+    x = pt.matrix("x")
+    total = x.sum(axis=0)
+    later = total * 2
+    completion = Completion({x: Rows(0)}, {total} if at_once else ())
+    completion.walk([later])
+    assert completion.local(later).relation == (SAME if at_once else SUM)
