@@ -18,7 +18,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
-from pytensor.graph.traversal import vars_between
+from pytensor.graph.traversal import applys_between
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join, Split
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -134,14 +134,14 @@ def expand(fgraph: FunctionGraph, node: Apply) -> None:
         return
     made = substitute(graph.outputs, dict(zip(graph.inputs, node.inputs, strict=True)))
     trace = getattr(node.outputs[0].tag, "trace", [])
-    for variable in vars_between(node.inputs, made):
-        if variable.owner is None:
-            continue
-        if not getattr(variable.tag, "trace", None):
-            variable.tag.trace = trace
-        variable.owner.tag.inside_of = str(node)
+    outside = {variable.owner for variable in node.inputs}  # PyTensor counts these as between
+    for inside in set(applys_between(node.inputs, made)) - outside:
+        inside.tag.inside_of = str(node)
         if isinstance(node.op, Softmax | LogSoftmax):
-            variable.owner.tag.of_nothing = True  # without elements there is no maximum, and none is read
+            inside.tag.of_nothing = True  # without elements there is no maximum, and none is read
+        for variable in inside.outputs:
+            if not getattr(variable.tag, "trace", None):
+                variable.tag.trace = trace
     fgraph.replace_all(
         [
             (old, old.type.filter_variable(new, allow_convert=True))

@@ -311,6 +311,15 @@ def test_a_softmax_of_one_number_is_nan_where_that_is_not_finite():
             np.testing.assert_array_equal(found, [[finite], [np.nan], [np.nan], [np.nan]])
 
 
+def test_a_maximum_of_no_rows_is_an_error_where_a_softmax_reads_it():
+    x = pt.fmatrix()
+    f = pytensor.function(
+        [x], pt.special.softmax(pt.max(x, axis=0)), mode=array_mode(ArrayLinker(native=True))
+    )
+    with pytest.raises(ValueError, match="zero-size array"):
+        f(np.zeros((0, 3), "float32"))
+
+
 def test_what_a_softmax_is_made_of_is_computed_once():
     x, w = pt.fmatrix("x"), pytensor.shared(np.ones((5, 4), "float32"))
     loss = -pt.special.log_softmax(pt.tanh(x @ w), axis=1)[:, 0].mean()
