@@ -142,3 +142,13 @@ def test_random_states_marked_exact_advance_once_whatever_the_slices(module_rank
     for _ in range(2):
         got = f(ROWS, num_slices=2)
         np.testing.assert_array_equal(got[:n], one.normal(size=7)[:n])  # rank 0 has the stream of one process
+
+
+def test_integers_that_wrap_while_they_are_added_up_wrap_as_in_one_process(module_ranks):
+    x = pt.matrix("x", dtype="int8")
+    rows = np.array([[100], [100], [1]], "int8")
+    f = synk.function([x], [x.sum(axis=0, acc_dtype="int8"), x.prod(axis=0, acc_dtype="int8"), x.sum(axis=0)])
+    wrapped, product, counted = f(rows)
+    assert wrapped == rows.sum(axis=0, dtype="int8") == -55
+    assert product == rows.prod(axis=0, dtype="int8") == 16
+    assert counted == 201

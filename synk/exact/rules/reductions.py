@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytensor.scalar.basic as ps
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
@@ -67,8 +68,16 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
 
 
 def _operation(op: CAReduce, node: Apply) -> str | None:
-    """Return the operation that combines the ranks' results; None if there is none, as for bitwise Ops."""
+    """Return the operation that combines the ranks' results; None if there is none, as for bitwise Ops.
+
+    There is none either if integers are added up in another dtype than that of the result, in which the sum
+    over ranks would not wrap where that of one process does.
+    """
     name = COMBINED_BY.get(type(op.scalar_op))
+    result = node.outputs[0].type.dtype
+    added = op.acc_dtype or result
+    if name in ("sum", "prod") and added != result and np.dtype(added).kind in "iub":
+        return None
     if name in ("any", "all"):
         return name if node.inputs[0].type.dtype == "bool" else None
     return None if name in ("sum", "prod") and node.outputs[0].type.dtype == "bool" else name
