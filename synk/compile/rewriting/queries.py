@@ -37,7 +37,7 @@ def kept_rewriter(query: RewriteDatabaseQuery) -> GraphRewriter:
     if query.subquery:
         return forgetful(optdb.query(query))
     selected = (query.include, query.require, query.exclude, query.extra_rewrites)
-    numbers = (query.position_cutoff, config.optdb__max_use_ratio, _registered.sizes())
+    numbers = (query.position_cutoff, config.optdb__max_use_ratio, _registered.contents())
     return _queried(_Question((*map(tuple, selected), *numbers), query))
 
 
@@ -55,24 +55,36 @@ def _queried(question: _Question) -> GraphRewriter:
 
 
 class _Registered:
-    """The rewrites in PyTensor's databases, counted, which tells whether there are others than before."""
+    """The rewrites in PyTensor's databases, which tell whether there are others than before."""
 
     def __init__(self) -> None:
-        self._databases: tuple[RewriteDatabase, ...] = ()
-        self._sizes: tuple[int, ...] = ()
+        self._databases: tuple[RewriteDatabase, ...] = (optdb,)
+        self._contents: tuple[int, ...] = ()
 
-    def sizes(self) -> tuple[int, ...]:
-        """Return how many rewrites have each database's names and tags, one number a database."""
-        if self._count() != self._sizes or not self._databases:
+    def contents(self) -> tuple[int, ...]:
+        """Return a number for each database, another one if a rewrite, a tag or a position has changed."""
+        if self._read() != self._contents:
             self._databases = tuple(_databases(optdb, set()))  # a new one may be among them
-            self._sizes = self._count()
-        return self._sizes
+            self._contents = self._read()
+        return self._contents
 
-    def _count(self) -> tuple[int, ...]:
-        return tuple(sum(map(len, database.__db__.values())) for database in self._databases)
+    def _read(self) -> tuple[int, ...]:
+        return tuple(map(_content, self._databases))
 
 
 _registered = _Registered()
+
+
+def _content(database: RewriteDatabase) -> int:
+    """Return a number for what stands in a database.
+
+    Objects stand for themselves: one that was taken out is still held by what was queried, so that none can
+    come to its address. Other threads' queries add names without a rewrite, which are left out.
+    """
+    # `values` is what PyTensor's set keeps its members in, read without a call for each.
+    named = [(name, *one.values) for name, one in list(database.__db__.items()) if one.values]
+    positions = getattr(database, "__position__", {})
+    return hash((*named, *positions.items()))
 
 
 def _databases(part: Any, seen: set[int]) -> Iterator[RewriteDatabase]:

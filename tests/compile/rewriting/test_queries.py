@@ -1,5 +1,8 @@
 """Rewriters that are kept: one query for many functions, a new one when something has changed."""
 
+import sys
+import threading
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -68,6 +71,63 @@ def test_a_rewrite_that_is_registered_later_is_applied_until_it_is_taken_out(sin
     assert value(array_mode()) == pytest.approx(1.5574077247)
     optdb["canonicalize"].remove_tags(NAME, "fast_run")
     assert value(array_mode()) == pytest.approx(0.8414709848)
+
+
+def test_a_rewrite_in_the_place_of_another_is_applied(sines_are_tangents):
+    sines_are_tangents()
+    assert value(array_mode()) == pytest.approx(1.5574077247)
+
+    @node_rewriter([Elemwise])
+    def sine_to_exponential(fgraph, node):
+        return [pt.exp(node.inputs[0])] if node.op == pt.sin else None
+
+    register_canonicalize(sine_to_exponential, name=NAME, overwrite_existing=True)
+    assert value(array_mode()) == pytest.approx(2.7182818285)
+
+
+def test_a_tag_that_moves_to_another_rewrite_is_noticed():
+    database = optdb["canonicalize"]
+    first, second = [one for one in database._names if "fast_run" in tags_of(one)][:2]
+    before = array_mode().optimizer
+    database.remove_tags(first, "fast_run")
+    try:
+        assert array_mode().optimizer is not before
+    finally:
+        database.add_tags(first, "fast_run")
+    moved = array_mode().optimizer  # the tag has its rewrites in another order now
+    database.remove_tags(second, "fast_run")
+    database.add_tags(second, "fast_run")
+    assert array_mode().optimizer is not moved
+
+
+def tags_of(name):
+    database = optdb["canonicalize"]
+    rewriter = database[name]
+    return [tag for tag, named in list(database.__db__.items()) if rewriter in named]
+
+
+def test_threads_query_at_the_same_time():
+    failed = []
+
+    def query(number):
+        try:
+            for k in range(30):
+                optdb.query(f"+absent {number} {k}")  # which adds a name without a rewrite
+                assert array_mode().optimizer
+        except RuntimeError as error:
+            failed.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=query, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failed
 
 
 def test_what_a_mode_leaves_out_is_left_out_there_alone(sines_are_tangents):
