@@ -283,7 +283,7 @@ def test_a_server_that_died_is_told_of_and_the_run_goes_on(gpus):
     gpus(2)
     v = shared([1.0], "v")
     os.kill(server().pid, signal.SIGKILL)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, server().pid, os.WEXITED | os.WNOWAIT)
     pids = synk.pids()
     for _ in range(2):
         with pytest.raises(
