@@ -3,10 +3,9 @@
     query -> kept_rewriter -> GraphRewriter, the same for the next graph, until the database changes
 
 A query goes through some hundred rewrites, and what it makes sorts them by the Ops that each is for. That
-takes a sixth of the time in which a small function is made, and nothing in it depends on the graph.
+is more than a quarter of the Python calls that make a small function, and does not depend on the graph.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,7 +15,7 @@ from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabase, RewriteDatabaseQuery
 
-from synk.compile.rewriting.trackers import forgetful, parts
+from synk.compile.rewriting.trackers import all_parts, forgetful
 
 KEPT = 16  # rewriters
 
@@ -64,7 +63,8 @@ class _Registered:
     def contents(self) -> tuple[int, ...]:
         """Return a number for each database, another one if a rewrite, a tag or a position has changed."""
         if self._read() != self._contents:
-            self._databases = tuple(_databases(optdb, set()))  # a new one may be among them
+            found = all_parts(optdb, set())  # a new one may be among them
+            self._databases = tuple(one for one in found if isinstance(one, RewriteDatabase))
             self._contents = self._read()
         return self._contents
 
@@ -78,21 +78,10 @@ _registered = _Registered()
 def _content(database: RewriteDatabase) -> int:
     """Return a number for what stands in a database.
 
-    Objects stand for themselves: one that was taken out is still held by what was queried, so that none can
-    come to its address. Other threads' queries add names without a rewrite, which are left out.
+    Rewrites count by their address. What a kept query gave holds its rewrites, so that no other can come to
+    the address of one that was taken out. Names without a rewrite, which queries add, are left out.
     """
     # `values` is what PyTensor's set keeps its members in, read without a call for each.
     named = [(name, *one.values) for name, one in list(database.__db__.items()) if one.values]
     positions = getattr(database, "__position__", {})
     return hash((*named, *positions.items()))
-
-
-def _databases(part: Any, seen: set[int]) -> Iterator[RewriteDatabase]:
-    """Yield a database, and those in it."""
-    if part is None or id(part) in seen:
-        return
-    seen.add(id(part))
-    if isinstance(part, RewriteDatabase):
-        yield part
-    for inner in parts(part):
-        yield from _databases(inner, seen)

@@ -63,14 +63,20 @@ def trackers(part: Any, seen: set[int]) -> Iterator[OpToRewriterTracker]:
 
     A tracker notes for each Op the rules that apply to it.
     """
-    if part is None or id(part) in seen:
+    for one in all_parts(part, seen):
+        for value in vars(one).values() if hasattr(one, "__dict__") else ():
+            if isinstance(value, OpToRewriterTracker):
+                yield value
+
+
+def all_parts(whole: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield a rewriter or a database, and all in it, but for those whose ids are ``seen``."""
+    if whole is None or id(whole) in seen:
         return
-    seen.add(id(part))
-    for tracker in vars(part).values() if hasattr(part, "__dict__") else ():
-        if isinstance(tracker, OpToRewriterTracker):
-            yield tracker
-    for inner in parts(part):
-        yield from trackers(inner, seen)
+    seen.add(id(whole))
+    yield whole
+    for part in parts(whole):
+        yield from all_parts(part, seen)
 
 
 def parts(whole: Any) -> Iterator[Any]:

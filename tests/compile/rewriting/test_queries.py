@@ -57,6 +57,12 @@ def value(mode):
     return pytensor.function([x], pt.sin(x), mode=mode)([1.0])
 
 
+def tags_of(name):
+    database = optdb["canonicalize"]
+    rewriter = database[name]
+    return [tag for tag, named in list(database.__db__.items()) if rewriter in named]
+
+
 def test_a_function_makes_no_query_that_was_made_before(queries):
     for _ in range(2):  # what the first one loads registers rewrites
         pytensor.function([x], pt.tanh(x).sum(), mode=array_mode())
@@ -98,12 +104,6 @@ def test_a_tag_that_moves_to_another_rewrite_is_noticed():
     database.remove_tags(second, "fast_run")
     database.add_tags(second, "fast_run")
     assert array_mode().optimizer is not moved
-
-
-def tags_of(name):
-    database = optdb["canonicalize"]
-    rewriter = database[name]
-    return [tag for tag, named in list(database.__db__.items()) if rewriter in named]
 
 
 def test_threads_query_at_the_same_time():
