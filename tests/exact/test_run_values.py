@@ -14,6 +14,7 @@ import pytest
 import synk
 from support.processes.of_rank import runs_of
 from synk.exact.run_values import first_row, leads, n_rows, total_rows
+from synk.ops import all_sum
 
 module_ranks = runs_of(3, later=[1, 2])
 
@@ -130,3 +131,15 @@ def test_rows_of_a_gathered_output_are_put_back_on_their_axis():
     for results in (columns(ROWS), columns(ROWS, num_slices=2), columns.as_pytensor(ROWS)):
         np.testing.assert_array_equal(results[0], 2 * ROWS.T)
         np.testing.assert_array_equal(results[1], ROWS)
+
+
+def test_a_rank_without_rows_counts_the_row_that_stands_in(module_ranks):
+    x = pt.matrix("x")
+    weights = 1 / (1 + pt.arange(n_rows))
+    total = synk.function([x], (all_sum((x * weights[:, None]).sum(0)), None))
+    for n in range(1, 7):
+        wanted = sum(
+            (part / np.arange(1, len(part) + 1)[:, None]).sum(0)
+            for part in np.array_split(ROWS[:n], module_ranks)
+        )
+        np.testing.assert_allclose(total(ROWS[:n]), wanted)
