@@ -7,7 +7,6 @@ The network is that of demos/resnet/. Its first weights are written to the file,
 """
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ import resnet_data as data
 
 import synk
 from synk.extensions import train, updates
+from synk.values.atomic_write import atomic_write
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "demos" / "resnet"))
 import model
@@ -50,10 +50,9 @@ def main() -> None:
     net = model.build(x, y, options.depth, data.N_CLASSES, seed=0)
     damp(net.params)
     if options.weights:
-        # Under another name until it is complete: torch may be waiting for it.
-        unfinished = f"{options.weights}.unfinished.npz"
-        np.savez(unfinished, *(param.get_value(borrow=True) for param in net.params.values()))
-        os.replace(unfinished, options.weights)
+        # There at once, or not at all: torch may be waiting for it.
+        with atomic_write(options.weights) as file:
+            np.savez(file, *(param.get_value(borrow=True) for param in net.params.values()))
     rule = {"learning_rate": data.RATE, "momentum": data.MOMENTUM}
     step = train.make_train_function(
         net.train_loss, net.params.values(), [x, y], updates.momentum, updates=net.updates, **rule

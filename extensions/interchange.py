@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import synk
-from synk.extensions.checkpoint.atomic_write import atomic_write
 from synk.extensions.checkpoint.contents import causes, causes_text, copies, named, value_of
 from synk.extensions.checkpoint.store import assign, check_names
+from synk.values.atomic_write import atomic_write
 
 
 def save_safetensors(

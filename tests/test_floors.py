@@ -10,7 +10,7 @@ The syntax tree of every module is read, nothing is imported.
 - no module is loose, each suite's first line says what it is for, no docstring opens with a question word;
 - a public class has one home, and no two modules of a suite share a name or differ by its ending, but that a
   folder may have a module of its name;
-- ``extensions/`` imports ``synk`` and its public names, and itself;
+- ``extensions/`` imports ``synk`` and its public names, itself, and what replaces a file;
 - only ``current`` has a module global that is assigned to: the current session.
 
 Imports under ``if TYPE_CHECKING:`` count for all rules, because a module that names another one depends on it
@@ -83,7 +83,9 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
 }
 REACHED_FROM_BELOW = "synk.gpu"
 WITHOUT_PYTENSOR = ("synk.values", "synk.transport")
-PUBLIC_PACKAGES = {"compile", "ops"}  # of synk, beside what `import synk` brings
+# What extensions may import of synk, beside what `import synk` brings: public packages, and the one way to
+# replace a file.
+FOR_EXTENSIONS = {"compile", "ops", "values.atomic_write"}
 MAY_ASSIGN_GLOBALS = {"synk.run.session.current"}
 # A docstring is a sentence with a verb; these open a riddle.
 ENDING = re.compile(r"(s|er|ed|ing|ion|ation|e)+$")
@@ -339,13 +341,13 @@ def circles(modules: list[Module]) -> Iterator[str]:
 def private(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for everything in ``extensions`` that reaches behind synk's public names."""
     public = next((public_names(module) for module in modules if module.name == "synk"), set())
-    public |= PUBLIC_PACKAGES
+    public |= FOR_EXTENSIONS
     for module in modules:
         if not inside_extensions(module.name):
             continue
         for asked in imports(module):
             of_synk = asked.source == "synk" and (asked.name is None or asked.name in public)
-            of_synk |= asked.source in {f"synk.{name}" for name in PUBLIC_PACKAGES}
+            of_synk |= asked.source in {f"synk.{name}" for name in FOR_EXTENSIONS}
             if not of_synk and not inside_extensions(asked.target({"synk.extensions"})):
                 yield f"{module.name}:{asked.line} imports {asked}, which is not in synk.__all__"
         for node in ast.walk(module.tree):

@@ -5,7 +5,6 @@ contents      what is saved of variables: names, and copies of one moment
 file_format   the bytes of a file
 entries       what a file has, checked against the variables that it is loaded into
 generators    random generators from their saved states
-atomic_write  a file that is replaced as a whole
 """
 
 from synk.extensions.checkpoint.file_format import CheckpointCorrupt, CheckpointVersion

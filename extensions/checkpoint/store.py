@@ -24,7 +24,6 @@ import numpy as np
 
 import synk
 from synk.extensions.checkpoint import file_format
-from synk.extensions.checkpoint.atomic_write import atomic_write
 from synk.extensions.checkpoint.contents import (
     causes,
     causes_text,
@@ -44,6 +43,7 @@ from synk.extensions.checkpoint.file_format import (
     ValueEntry,
     shortened,
 )
+from synk.values.atomic_write import atomic_write
 
 __all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "read_values", "save"]
 

@@ -1,1 +1,1 @@
-"""Decide, without any process, which rows ranks read and how results are combined; messages and errors."""
+"""Decide, without any process, which rows ranks read and how results are combined; messages, errors, files."""

@@ -3,10 +3,11 @@
 Profile -> Report -> str, rows, save_trace
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+from synk.values.atomic_write import write_json
 
 TOP = 15  # rows of each table
 NANOSECONDS = 1e-9
@@ -183,8 +184,7 @@ class Report:
         begun = min((entry.begin for entry in self._slices), default=0)
         events = [self._event(entry, begun) for entry in self._slices]
         process = {"name": "process_name", "ph": "M", "pid": self.rank, "args": {"name": f"rank {self.rank}"}}
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"traceEvents": [process, *events], "displayTimeUnit": "ms"}, file)
+        write_json(path, {"traceEvents": [process, *events], "displayTimeUnit": "ms"})
 
     def _event(self, entry: Slice, begun: int) -> dict[str, Any]:
         return {

@@ -1,6 +1,6 @@
-"""Write tracks to a file in Chrome's Trace Event Format, as far as Perfetto's importer understands it.
+"""Write tracks down in Chrome's Trace Event Format, as far as Perfetto's importer understands it.
 
-Tracks, of `complete_tracks` -> trace -> replace_file
+Tracks, of `complete_tracks` -> trace -> write_json
 
 The format: Duca and Sinclair, "Trace Event Format", docs.google.com/document/d/
 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Spans are complete events ("X"), which nest on their thread.
@@ -8,11 +8,7 @@ The format: Duca and Sinclair, "Trace Event Format", docs.google.com/document/d/
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from synk.run.recording.spans import COLLECTIVE, GATHERING, Span, Track
@@ -49,22 +45,3 @@ def _about(span: Span) -> dict[str, Any]:
         nbytes, dtype, shape = span.about
         return {"bytes": nbytes, "array": f"{dtype} {tuple(shape)}"}
     return {"rows": span.about} if span.kind == GATHERING else {}
-
-
-def replace_file(path: str, content: Any) -> None:
-    """Replace a file by ``content`` as JSON; if writing fails, the former file stays as it was.
-
-    Unlike a checkpoint, the file is not flushed to disk: a trace lost in a power failure can be recorded
-    again.
-    """
-    partial = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.partial")
-    try:
-        # No escapes: Perfetto refuses "\u00e9". "x", a new file: in a folder where others may write, an
-        # existing one could be a link.
-        with open(partial, "x", encoding="utf-8", errors="replace") as file:
-            file.write(json.dumps(content, ensure_ascii=False))
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise

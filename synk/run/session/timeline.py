@@ -16,11 +16,12 @@ from synk.run.rank.rank import Rank
 from synk.run.recording.recorder import Recorder, StartRecording, StopRecording
 from synk.run.recording.spans import COMMAND, Track, complete_tracks
 from synk.run.recording.summary import Summary
-from synk.run.recording.trace import replace_file, trace
+from synk.run.recording.trace import trace
 from synk.run.session.commands import INTERRUPT_SECONDS, Commands
 from synk.run.session.turns import Turns
 from synk.transport.commands.interfaces import CLOSE_SECONDS
 from synk.transport.processes.signals import hold_signals
+from synk.values.atomic_write import write_json
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 
@@ -132,7 +133,7 @@ class Timeline:
                 said = f"the first {track.n_dropped:,} spans of rank {track.rank} are not in it"
                 self._notes[f"rank {track.rank}"] = said
         self._summary = Summary(tracks, self._notes)
-        replace_file(self.path, trace(tracks, self._notes))
+        write_json(self.path, trace(tracks, self._notes))
 
 
 def checked_path(path: Any) -> str:

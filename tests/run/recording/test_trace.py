@@ -1,12 +1,10 @@
-import json
-import os
-
 import numpy as np
 import pytest
 
 from support.cases.trace_events import check, read_trace
 from synk.run.recording.spans import COLLECTIVE, COMMAND, COMPUTING, GATHERING, Track, complete_tracks
-from synk.run.recording.trace import replace_file, trace
+from synk.run.recording.trace import trace
+from synk.values.atomic_write import write_json
 
 SPANS = [
     (GATHERING, "rows", 1_012_000, 1_013_000, 250),
@@ -67,28 +65,5 @@ def test_times_are_microseconds_since_the_start_and_collectives_have_operation_a
 
 def test_a_file_is_read_back_as_it_was_written(tmp_path):
     path = tmp_path / "run.json"
-    path.write_text("old")
-    replace_file(str(path), trace(TRACKS, {}))
+    write_json(path, trace(TRACKS, {}))
     assert read_trace(path) == trace(TRACKS, {})
-    assert os.listdir(tmp_path) == ["run.json"]
-
-
-def test_a_name_that_no_file_can_hold_is_written_with_a_substitute(tmp_path):
-    replace_file(str(tmp_path / "run.json"), {"name": "a\udc80b"})
-    assert json.loads((tmp_path / "run.json").read_text()) == {"name": "a?b"}
-
-
-def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
-    path = tmp_path / "run.json"
-    path.write_text("old")
-    with pytest.raises(TypeError):
-        replace_file(str(path), {"not": object()})
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["run.json"]
-
-
-def test_other_files_stay_as_they_are(tmp_path):
-    other = tmp_path / "run.json.partial"
-    other.write_text("mine")
-    replace_file(str(tmp_path / "run.json"), {})
-    assert other.read_text() == "mine"

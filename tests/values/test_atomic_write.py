@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from synk.extensions.checkpoint.atomic_write import atomic_write
+from synk.values.atomic_write import atomic_write, write_json
 
 
 @pytest.fixture
@@ -274,3 +274,21 @@ def test_without_locks_a_writer_that_fails_leaves_no_part(path, monkeypatch):
     with pytest.raises(OSError, match="on fire"):
         write(path)
     assert_old_file_stands_alone(path)
+
+
+def test_json_has_the_letters_that_a_file_can_hold_as_they_are(path):
+    write_json(path, {"name": "größe a\udc80b"})
+    assert path.read_bytes() == '{"name": "größe a?b"}'.encode()
+
+
+def test_what_is_no_json_leaves_the_file_as_it_was(path):
+    with pytest.raises(TypeError):
+        write_json(path, {"not": object()})
+    assert_old_file_stands_alone(path)
+
+
+def test_other_partial_files_stay_as_they_are(path):
+    other = path.with_name("file.partial")
+    other.write_text("mine")
+    write_json(path, {})
+    assert other.read_text() == "mine"

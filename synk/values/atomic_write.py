@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
 
@@ -47,6 +48,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
         os.rename(temporary, target)  # before the lock is let go
     _bring_to_disk(folder)
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Replace a file by ``content`` as JSON in UTF-8."""
+    text = json.dumps(content, ensure_ascii=False)  # Perfetto refuses escapes such as "\u00e9"
+    with atomic_write(path) as file:
+        file.write(text.encode("utf-8", errors="replace"))
 
 
 def _mode_of(target: str) -> int | None:
