@@ -1,1 +1,1 @@
-"""Decide, without any process, which rows ranks read and how results are combined; messages, errors, files."""
+"""Decide which rows ranks read and how results are combined, without any process; messages, errors, files."""

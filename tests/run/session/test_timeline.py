@@ -284,7 +284,7 @@ def test_a_file_that_cannot_be_written_leaves_the_run_as_it_was(ranks, tmp_path)
     train, _ = training()
     timeline = synk.timeline(tmp_path / "run.json")
     (tmp_path / "run.json").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(FileExistsError):
         timeline.close()
     train(ROWS)
     assert os.listdir(tmp_path) == ["run.json"]
