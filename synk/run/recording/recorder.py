@@ -1,9 +1,6 @@
 """Record what one rank does, by replacing methods of its objects by ones that take the time of each call.
 
-    StartRecording -> Recorder.watch_rank: methods are replaced -> spans ... StopRecording -> Track
-
-Methods are replaced on the objects themselves, and put back at the end. So a command costs nothing more while
-nothing is recorded: no code asks whether a recording is on.
+StartRecording -> Recorder.watch_rank: methods are replaced -> spans ... StopRecording -> Track
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from typing import Any
 from synk.run.rank.rank import Rank
 from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import Shards
+from synk.run.recording.replaced import ReplacedMethods
 from synk.run.recording.spans import (
     BARRIER,
     COLLECTIVE,
@@ -28,12 +26,10 @@ from synk.run.recording.spans import (
     WAITING,
     Track,
 )
-from synk.transport.comm.communicator import Collectives
 from synk.values import messages
 from synk.values.messages import Step
 
 LIMIT = 50_000  # spans of each rank, of some 200 bytes; a training step makes about eight
-COLLECTIVES = [name for name in vars(Collectives) if name[0] != "_"]
 
 Described = tuple[str, Any]  # the name of a span, and its `Span.about`
 
@@ -53,7 +49,7 @@ class Recorder:
         self._begin = monotonic_ns()
         self._spans: deque[tuple[Any, ...]] = deque(maxlen=LIMIT)
         self._count = 0
-        self._watched: list[tuple[Any, str]] = []
+        self._replaced = ReplacedMethods()
 
     def watch_rank(self) -> None:
         """Watch the rank's present objects; after a restart these are others than before."""
@@ -63,8 +59,10 @@ class Recorder:
         self.watch(rank, "call", COMPUTING, lambda step: (rank.program(step.function).spec.name, None))
         self.watch(rank, "compile", COMPILING, lambda step: ("compile", None))
         self.watch(rank.peers, "wait", WAITING, lambda: (BARRIER, None))
-        for name in COLLECTIVES:
-            self.watch(rank.communicator, name, COLLECTIVE, _describe_collective(name))
+        self._replaced.watch_collectives(
+            rank.communicator,
+            lambda name, method: self._timed(method, COLLECTIVE, _describe_collective(name)),
+        )
         self._watch_rows(rank._shards)
 
     def watch(self, owner: Any, method: str, kind: str, describe: Callable[..., Described]) -> None:
@@ -72,7 +70,11 @@ class Recorder:
 
         ``describe`` is called with the positional arguments, and returns the span's name and `Span.about`.
         """
-        plain, note, clock = getattr(owner, method), self._note, monotonic_ns
+        self._replaced.replace(owner, method, self._timed(getattr(owner, method), kind, describe))
+
+    def _timed(self, plain: Callable[..., Any], kind: str, describe: Callable[..., Described]) -> Any:
+        """Return a method that calls ``plain`` and records a span, as `watch` says."""
+        note, clock = self._note, monotonic_ns
 
         def watched(*args: Any, **keywords: Any) -> Any:
             name, about = describe(*args)
@@ -82,13 +84,11 @@ class Recorder:
             finally:
                 note((kind, name, begin, clock(), about))
 
-        self._replace(owner, method, watched)
+        return watched
 
     def unwatch(self) -> None:
         """Put all methods back."""
-        while self._watched:
-            owner, method = self._watched.pop()
-            vars(owner).pop(method, None)
+        self._replaced.put_back()
 
     def track(self) -> Track:
         """Return the `Track` of all spans recorded so far."""
@@ -99,11 +99,6 @@ class Recorder:
     def _note(self, span: tuple[Any, ...]) -> None:
         self._count += 1
         self._spans.append(span)
-
-    def _replace(self, owner: Any, method: str, by: Callable[..., Any]) -> None:
-        """Replace a method of one object until `unwatch`."""
-        setattr(owner, method, by)
-        self._watched.append((owner, method))
 
     def _watch_rows(self, shards: Shards) -> None:
         """Record spans for gathering rows by an index list, and for waiting for rows gathered ahead.
@@ -127,9 +122,9 @@ class Recorder:
                 note((GATHERING, "rows gathered ahead", begin, clock(), len(rows[0].rows)))
             return [RecordedRows.of(one, note) for one in rows]
 
-        self._replace(shards, "whole", watched_whole)
-        self._replace(shards, "inputs", watched_inputs)
-        self._replace(shards, "sliced", lambda *which: RecordedRows.of(sliced(*which), note))
+        self._replaced.replace(shards, "whole", watched_whole)
+        self._replaced.replace(shards, "inputs", watched_inputs)
+        self._replaced.replace(shards, "sliced", lambda *which: RecordedRows.of(sliced(*which), note))
 
 
 class RecordedRows(RowInput):

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from synk.compile.observe.profile import Profile
 from synk.run.arrays.run_memory import Messenger, RunMemory
 from synk.run.functions.graph_function import GraphFunction
 from synk.run.rank.rank import Rank
-from synk.transport.comm import Communicator, ObservedCommunicator
+from synk.run.recording.replaced import ReplacedMethods
 from synk.values import messages
 
 
@@ -100,16 +100,14 @@ class FunctionTable:
     @contextmanager
     def profiled(self, profile: Profile) -> Iterator[None]:
         """Inside this context, ``profile`` measures the nodes of rank 0's programs, and its collectives."""
-        rank = self._rank
-        plain = rank.communicator
-        rank.communicator = observed = cast(Communicator, ObservedCommunicator(plain, profile.collective))
+        watched = ReplacedMethods()
         self.profile = profile
         try:
+            watched.watch_collectives(self._rank.communicator, profile.collective)
             yield
         finally:
             self.profile = None
-            if rank.communicator is observed:  # else a restart has replaced it
-                rank.communicator = plain
+            watched.put_back()
 
     @contextmanager
     def observed(self, steps: Sequence[Any], profile: Profile) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from synk.gpu.comm.nccl import NcclCommunicator as NcclCommunicator
 from synk.gpu.comm.staged import StagedCommunicator as StagedCommunicator
 from synk.transport.comm.communicator import Communicator as Communicator
-from synk.transport.comm.communicator import ObservedCommunicator as ObservedCommunicator
 from synk.transport.comm.communicator import SharedArrays as SharedArrays
 from synk.transport.comm.host_communicator import HostCommunicator as HostCommunicator
 from synk.transport.comm.lone import LoneCommunicator as LoneCommunicator

@@ -50,7 +50,7 @@ class Collectives(ABC):
 
     All methods take ``shared``: the arrays of all ranks of this machine, of which ``shared.mine`` is the
     array given. If every rank gives them, no array is copied within a machine. The arrays that ``read`` is
-    called with may change after it returns. `ObservedCommunicator` watches these methods.
+    called with may change after it returns.
     """
 
     rank: int
@@ -156,19 +156,3 @@ class Communicator(Collectives):
         will be given, and ``shapes`` tells whether their shapes must be equal on all ranks.
         """
         return nullcontext()
-
-
-class ObservedCommunicator:
-    """A communicator whose collectives are watched: ``watch(name, method)`` returns a replacement."""
-
-    def __init__(self, communicator: Communicator, watch: Callable[[str, Callable], Callable]):
-        self._communicator = communicator
-        self._watched = {
-            name: watch(name, getattr(communicator, name)) for name in vars(Collectives) if name[0] != "_"
-        }
-
-    def __deepcopy__(self, memo: Any) -> ObservedCommunicator:
-        return self  # as communicators do
-
-    def __getattr__(self, name: str) -> Any:
-        return self._watched.get(name) or getattr(self._communicator, name)
