@@ -26,7 +26,7 @@ from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.graphs.width import as_performed
 from synk.compile.rewriting.until_gradients import check_until_gradients
 from synk.exact.run_values import describe, first_row, leads, n_rows, total_rows
-from synk.values.reduction import check_mode
+from synk.values.operations import check_mode
 
 
 class Undeclared(Enum):

@@ -16,7 +16,7 @@ from synk.compile import array_funcify
 from synk.compile.programs.graphs.origin import place_of
 from synk.compile.tables import host_inputs
 from synk.exact.run_values import first_row, n_rows, total_rows
-from synk.values.reduction import identity
+from synk.values.operations import identity
 
 
 def own_rows(value: Variable, axis: int) -> Variable:

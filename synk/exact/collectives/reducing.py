@@ -20,7 +20,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import TensorType
 
 from synk.exact.collectives.collective_op import CollectiveOp, any_length, is_discrete, whole_number
-from synk.values.reduction import check_operation
+from synk.values.operations import check_operation
 from synk.values.rows import split
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.values.reduction import check_operation
+from synk.values.operations import check_operation
 
 REDUCED = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
 SEEN_AS = {"bool": "uint8", "complex64": "float32", "complex128": "float64"}

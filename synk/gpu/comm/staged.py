@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from synk.transport.comm.communicator import Communicator, Read, Shared, copies
+from synk.values.accumulator import Accumulator
 from synk.values.errors import CollectiveMismatch
-from synk.values.reduction import Accumulator, cast
+from synk.values.reduction import cast
 
 
 class StagedCommunicator(Communicator):

@@ -13,7 +13,7 @@ from synk.run.functions.prepared import PreparedStep, ReuseConditions
 from synk.run.rank.rank import Rank
 from synk.transport.comm import SharedArrays
 from synk.values.messages import Step
-from synk.values.reduction import check_operation
+from synk.values.operations import check_operation
 
 
 class AllReduce(Collective[None]):

@@ -18,7 +18,7 @@ from synk.exact.definition import Definition, Update, dtype_of
 from synk.exact.run_values import first_row, leads, n_rows, ranks, total_rows
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values.by_value import Code
-from synk.values.reduction import check_mode
+from synk.values.operations import check_mode
 
 
 def to_spec(

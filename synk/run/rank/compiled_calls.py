@@ -19,7 +19,7 @@ from synk.compile.regions.callback import Callback, RegionCall, callback_of, onl
 from synk.compile.rewriting.rewritten import Linked
 from synk.transport.comm import Communicator
 from synk.transport.comm.communicator import Read, copies
-from synk.values.reduction import identity
+from synk.values.operations import identity
 
 
 class DirectCall:

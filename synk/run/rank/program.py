@@ -22,7 +22,8 @@ from synk.run.rank.sums import Sums, to_host_if_large
 from synk.run.rank.variants import ProgramContext, Variants
 from synk.transport.comm import LoneCommunicator
 from synk.values import messages
-from synk.values.reduction import cast, identity
+from synk.values.operations import identity
+from synk.values.reduction import cast
 from synk.values.rows import slices
 
 

@@ -4,7 +4,7 @@
                                    -> updates: new values of variables, which stay on the device
                                    -> results: the outputs, brought to the host once
 
-`reduction.Accumulator` adds up arrays on the host, `DeviceAccumulator` arrays on a device, in the same order
+`Accumulator` adds up arrays on the host, `DeviceAccumulator` arrays on a device, in the same order
 and to the same bits; so the gradients of many slices are not copied to the host. Only rows that are joined
 ("gather") go to the host slice by slice: calls are sliced because the device has no room for them.
 
@@ -24,7 +24,8 @@ import numpy as np
 from synk.run.device import Device
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values import messages
-from synk.values.reduction import UFUNCS, Accumulator, PartialResult, accumulating_dtype, shapes_differ
+from synk.values.accumulator import Accumulator, PartialResult, shapes_differ
+from synk.values.operations import UFUNCS, accumulating_dtype
 
 SMALL = 1024  # results of at most so many bytes stay on the device until the command ends
 
@@ -113,7 +114,7 @@ def _result(total: Accumulator | DeviceAccumulator) -> PartialResult:
 
 
 class DeviceAccumulator:
-    """Accumulates arrays on a device as `reduction.Accumulator` does on the host.
+    """Accumulates arrays on a device as `Accumulator` does on the host.
 
     Whether a sum has overflowed is not checked, as that would wait for the device. So that the sums of an
     average do not overflow, it adds up ``value * (weight / scale)``, where ``scale`` is a power of two

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synk.values.floating import IGNORING, STRICT
-from synk.values.reduction import UFUNCS, accumulating_dtype, recompute_overflows
+from synk.values.operations import UFUNCS, accumulating_dtype
 
 CACHED = 1 << 18  # bytes of all arrays' blocks together: a quarter of a usual L2 cache
 SMALLEST = 1 << 12  # elements of a block: fewer, and calling NumPy takes longer than what it does
@@ -122,3 +122,24 @@ def _copy(total: NDArray[Any], places: list[NDArray[Any]]) -> None:
         if place is not source:
             place[...] = source
         source = place  # the first copy has rounded the total; the others need not round again
+
+
+def recompute_overflows(terms: Sequence[Any], average: Any) -> None:
+    """Compute again, in place, elements of an average whose sum has overflowed though all terms are finite.
+
+    ``average`` holds ``sum(terms) / len(terms)``, in a floating or complex dtype.
+    """
+    real = average.real.dtype  # the real and the imaginary part of a complex number overflow by themselves
+    terms, average = [term.astype(average.dtype, copy=False).view(real) for term in terms], average.view(real)
+    overflowed = ~np.isfinite(average)
+    for term in terms:
+        overflowed &= np.isfinite(term)
+    if not overflowed.any():
+        return
+    # Scaling by a power of two loses no bits of large numbers; those of small ones do not count beside them.
+    scale = real.type(1 << (len(terms) - 1).bit_length())
+    total = terms[0][overflowed] / scale
+    for term in terms[1:]:
+        total += term[overflowed] / scale
+    largest = np.finfo(real).max
+    average[overflowed] = np.clip(total / real.type(len(terms)) * scale, -largest, largest)

@@ -15,7 +15,7 @@ from synk.exact.collectives.collective_op import CollectiveOp, numbers_in
 from synk.exact.collectives.collectives import AllReduceOp
 from synk.exact.run_values import ranks
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
-from synk.values.reduction import OPERATIONS
+from synk.values.operations import OPERATIONS
 
 
 @pytest.mark.parametrize("mode", [array_mode(), slow("FAST_COMPILE")], ids=["array_mode", "FAST_COMPILE"])

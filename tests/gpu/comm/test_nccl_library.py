@@ -16,7 +16,7 @@ from synk.gpu.comm.nccl_library import (
     is_on,
     remedy,
 )
-from synk.values.reduction import OPERATIONS
+from synk.values.operations import OPERATIONS
 
 CODES = [f"NCCL_{name.upper()}" for name in (*REDUCED, *OPERATIONS)]
 

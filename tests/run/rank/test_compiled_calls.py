@@ -5,7 +5,7 @@ import pytest
 
 from synk.run.rank.compiled_calls import RowlessCommunicator
 from synk.transport.comm import LoneCommunicator
-from synk.values.reduction import UFUNCS
+from synk.values.operations import UFUNCS
 
 
 @pytest.mark.parametrize(

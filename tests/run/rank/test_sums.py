@@ -10,7 +10,8 @@ from support.cupy.array_modules import PLACES, import_arrays
 from synk.run.device.cpu import CpuDevice
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.run.rank.sums import DeviceAccumulator, Sums
-from synk.values.reduction import MODES, Accumulator
+from synk.values.accumulator import Accumulator
+from synk.values.operations import MODES
 
 LEGAL = [
     *[(mode, dtype) for dtype in ("float16", "float32", "float64") for mode in MODES if mode],

@@ -20,7 +20,8 @@ from synk.exact.results import exact_definition
 from synk.exact.run_values import first_row, leads, n_rows, ranks, total_rows
 from synk.run.rank.compiled_calls import RowlessCommunicator
 from synk.values.messages import Results
-from synk.values.reduction import UFUNCS, Output, combine
+from synk.values.operations import UFUNCS
+from synk.values.reduction import Output, combine
 from synk.values.rows import split
 
 DEADLINE = 20  # seconds
