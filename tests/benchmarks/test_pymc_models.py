@@ -1,9 +1,7 @@
 """The comparison of ways to sample PyMC's models: arithmetic, cells that go wrong, and a small run."""
 
 import argparse
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,12 +69,3 @@ def test_all_ways_evaluate_a_model(bench, name):
     model = bench.built(bench.MODELS[name])
     for way in ("synk", "nutpie", "c"):
         bench.gradient_of(way, model)()
-
-
-@pytest.mark.soak
-def test_ranks_are_compared_with_processes():
-    script = Path(__file__).parents[2] / "benchmarks" / "pymc_rows.py"
-    arguments = ["--rows", "1000", "--rounds", "2", "--count", "5"]
-    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert "together / apart: " in done.stdout
