@@ -11,7 +11,7 @@ from synk import ops
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.alone import without_collectives
 from synk.exact.collectives.collective_op import CollectiveOp
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.results import exact_definition
 
 

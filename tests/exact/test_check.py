@@ -16,7 +16,7 @@ import synk
 from synk.compile import array_mode
 from synk.compile.linker import ArrayLinker
 from synk.exact.check import FirstCall, difference
-from synk.exact.definition import define
+from synk.exact.define import define
 
 VALUES = np.random.default_rng(5).normal(size=(7, 2))
 x = pt.matrix("x", dtype="float64")
@@ -222,7 +222,7 @@ class TestWithRanks:
             np.testing.assert_array_equal(one, expected, strict=True)
 
     def test_a_dtype_that_one_process_does_not_give_is_found(self, monkeypatch):
-        monkeypatch.setattr("synk.exact.definition.as_performed", list)
+        monkeypatch.setattr("synk.exact.define.as_performed", list)
         f = synk.function([x], pt.cumsum(x[:, 0] > -9), check="first")
         with pytest.raises(synk.SynkError, match="dtype bool, in one process int64"):
             f(VALUES)

@@ -15,7 +15,7 @@ from support.exact.simulated import Graph, Simulated
 from synk.exact.collectives.collectives import all_reduce
 from synk.exact.collectives.marks import addend
 from synk.exact.declared import misdeclared, sums_of_equals
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.undeclared import computed, warn_of_results
 
 N_ROWS, N_RANKS = 11, 3

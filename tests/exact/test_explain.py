@@ -12,7 +12,7 @@ from synk.compile.programs.graphs.origin import user_lines
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import all_reduce
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.explain import explain
 from synk.exact.undeclared import computed
 from synk.ops import batch_norm

@@ -8,7 +8,7 @@ from pytensor.scan.utils import until
 
 from support.exact.simulated import OneProcess, Simulated
 from support.slow import slow
-from synk.exact.definition import define
+from synk.exact.define import define
 
 pytestmark = pytest.mark.usefixtures("steps_as_written")
 

@@ -8,7 +8,7 @@ import pytest
 from support.exact.models import batches, regressions, rules, sequences, unsupervised
 from support.exact.simulated import OneProcess, Simulated
 from support.slow import slow
-from synk.exact.definition import define
+from synk.exact.define import define
 
 pytestmark = pytest.mark.usefixtures("steps_as_written")
 

@@ -13,7 +13,7 @@ from support.slow import slow
 from synk.compile import array_mode
 from synk.exact.collectives.collectives import all_sum
 from synk.exact.collectives.marks import addend
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.parts import cut
 from synk.exact.results import exact_definition
 

@@ -7,7 +7,7 @@ import pytest
 
 from support.exact.simulated import OneProcess, Simulated
 from synk import ops
-from synk.exact.definition import define
+from synk.exact.define import define
 
 RANKS = (1, 2, 3, 5)
 ROWS = (7, 2)

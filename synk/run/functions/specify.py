@@ -14,7 +14,8 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.programs.graphs import serialize
 from synk.compile.programs.graphs.substitute import substitute
-from synk.exact.definition import Definition, Update, dtype_of
+from synk.exact.arguments import dtype_of
+from synk.exact.definition import Definition, Update
 from synk.exact.run_values import first_row, leads, n_rows, ranks, total_rows
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values.by_value import Code

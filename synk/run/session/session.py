@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.undeclared import computed, warn_of_results
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 from support.exact.simulated import Simulated
-from synk.exact.definition import define
+from synk.exact.define import define
 
 X = np.arange(1.0, 27).reshape(13, 2)
 x = pt.matrix("x", dtype="float64")

@@ -10,7 +10,7 @@ from pytensor.tensor.elemwise import CAReduce
 
 from support.exact.comparison import close, plain_function
 from support.exact.simulated import Simulated
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.parts import ranks_meet
 
 RANKS = (1, 2, 3, 5)

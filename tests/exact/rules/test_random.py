@@ -7,7 +7,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import synk
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.exact.parts import ranks_meet
 from synk.exact.results import exact_definition
 

@@ -11,7 +11,7 @@ from support.exact.comparison import close, plain_function
 from support.exact.simulated import Simulated
 from synk import ops
 from synk.compile.compat import optional_class
-from synk.exact.definition import define
+from synk.exact.define import define
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

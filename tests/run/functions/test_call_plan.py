@@ -5,7 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from synk.exact.definition import define
+from synk.exact.define import define
 from synk.run.functions.announced_rows import AnnouncedRows
 from synk.run.functions.call_plan import plan_call
 from synk.run.functions.selections import CallOptions

@@ -7,7 +7,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.compile.mode import Mode
 
 import synk
 from support.processes.of_rank import runs_of
@@ -28,9 +27,6 @@ def shards(array, n_ranks, num_slices=1):
 
 def joined(parts):
     return [part for of_rank in parts for part in of_rank]
-
-
-# --- the numbers of one process ------------------------------------------------------------------
 
 
 class Reductions:
@@ -165,9 +161,6 @@ def test_nan_and_inf_are_values():
             np.testing.assert_array_equal(f(rows, num_slices=num_slices), expected)
 
 
-# --- selections --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "batch",
     [
@@ -283,9 +276,6 @@ def test_batch_and_num_slices_need_something_to_select_from():
     assert f() == 1
 
 
-# --- inputs: arrays, Data, lengths ---------------------------------------------------------------------
-
-
 def test_rows_of_minibatch_data_pair_with_the_selected_rows():
     x, y = pt.vector("x"), pt.vector("y")
     f = synk.function([x, y], ((x * y).sum(), "sum"))
@@ -372,9 +362,6 @@ def test_results_are_arrays_of_their_own():
     np.testing.assert_array_equal(v.get_value(), [1, 1])
 
 
-# --- names, order and what a call returns ---------------------------------------------------------------
-
-
 def test_a_list_returns_a_list_a_single_output_an_array_and_none_none():
     x = pt.vector("x")
     v = pytensor.shared(0.0)
@@ -445,9 +432,6 @@ def test_build_inputs_makes_data_for_each_input():
     assert isinstance(synk.function([y], (y, "gather")).build_inputs([1]), synk.Data)
 
 
-# --- the rows of a slice -------------------------------------------------------------------------------
-
-
 def test_n_rows_is_1_where_nothing_is_scattered_and_outside():
     w = pt.vector("w")
     assert synk.function([], (synk.n_rows * 1, None))() == 1
@@ -470,71 +454,7 @@ def test_gradient_of_loss_times_n_rows_sums_to_the_gradient_of_the_whole(module_
         np.testing.assert_allclose(total / n_rows, expected, rtol=1e-10)
 
 
-# --- building ---------------------------------------------------------------------------------------------
-
-
-def test_givens_apply_first():
-    x, y, z = pt.vector("x"), pt.vector("y"), pt.vector("z")
-    v = pytensor.shared(np.array([1.0, 2.0]), name="v")
-    total = pytensor.shared(0.0, name="total")
-    f = synk.function([x], ((y * z[0]).sum(), "sum"), updates=[(total, z.sum())], givens={y: x + 1, z: v})
-    assert f(np.arange(4.0)) == 10
-    assert total.get_value() == 3
-    assert synk.function([x], ((y * 2).sum(), "sum"), givens=[(y, x)])(np.arange(4.0)) == 12
-    constant = synk.function([x], ((x * y[0]).sum(), "sum"), givens={y: np.array([3.0])})
-    assert constant(np.arange(4.0)) == 18
-    # A shared variable may be replaced, too.
-    assert synk.function([x], (v.sum(), "sum"), givens={v: x})(np.arange(4.0)) == 6
-
-
 def test_mode_is_what_a_rank_compiles_in():
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"), mode="FAST_COMPILE")
     assert f(np.arange(5.0)) == 10
-
-
-@pytest.mark.parametrize(
-    "mode", ["NUMBA", "FAST_RUN", "fast_run", "C", Mode("numba", None)], ids=lambda mode: str(mode)[:9]
-)
-def test_modes_in_which_ranks_cannot_meet_are_refused_when_it_is_built(mode):
-    x = pt.vector("x")
-    with pytest.raises(
-        ValueError, match=r"mode=.*ranks cannot meet: leave mode out .* such as 'FAST_COMPILE'"
-    ):
-        synk.function([x], x.std(), mode=mode)
-
-
-x, y = pt.vector("x"), pt.vector("y")
-v = pytensor.shared(np.ones(2), name="v")
-scalar, single = pt.scalar("scalar"), pt.row("single")
-
-WRONG_FUNCTIONS = [
-    (([x], [((x > 0).all(), "avg")]), TypeError, "boolean, which has no .avg."),
-    ((([x]), [(pt.eq(x, 1), "sum")]), TypeError, "boolean, which has no .sum."),
-    (([x], (x.shape[0], "avg")), TypeError, "output 0 .*int64, which has no .avg."),
-    (([x], (x, "mean")), ValueError, "'mean' is not a reduce operation"),
-    (([x], (x, "c_median")), ValueError, "'c_median' is not a reduce operation"),
-    (([x], (x, "sum", 1)), TypeError, "an output tuple is"),
-    (([x], 3), TypeError, "output 0 must be a variable"),
-    (([x], ((x + 1j), "min")), TypeError, "complex, which has no .min."),
-    ((x, x.sum()), TypeError, "inputs must be a list"),
-    (([scalar], scalar), TypeError, "'scalar' has no rows to scatter; put it in bcast_inputs"),
-    (([single], single), ValueError, "'single' is .*, of a single row, .*; put it in bcast_inputs"),
-    (([x], x.sum(), [x]), ValueError, "'x' is given twice"),
-    (([x, x], x.sum()), ValueError, "'x' is given twice"),
-    (([v], v.sum()), TypeError, "inputs must hold symbolic variables"),
-    (([x, y], x.sum()), ValueError, "'y' is not used.*on_unused_input"),
-    (([x], (x * y).sum()), ValueError, "'y' is needed but is not an input"),
-    (([x], x.sum(), y), TypeError, "bcast_inputs must be a list"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "match"), WRONG_FUNCTIONS)
-def test_what_is_wrong_with_a_function_is_said_when_it_is_built(arguments, error, match):
-    with pytest.raises(error, match=match):
-        synk.function(*arguments)
-
-
-def test_unused_inputs_may_be_ignored():
-    f = synk.function([x, y], (x.sum(), "sum"), on_unused_input="ignore")
-    assert f(np.ones(4), np.ones(4)) == 4

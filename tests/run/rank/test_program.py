@@ -175,9 +175,6 @@ def test_float16_updates_accumulate_in_float32(module_ranks):
     assert (synk.gather(v) == 3000).all()
 
 
-# --- random states -----------------------------------------------------------------------------------
-
-
 def streams(seed, n_ranks):
     """Return each rank's generator."""
     bits = np.random.default_rng(seed).bit_generator
@@ -249,9 +246,6 @@ def test_givens_apply_to_default_updates():
     assert (synk.gather(kept) == 6).all()
 
 
-# --- sliceable variables -------------------------------------------------------------------------------
-
-
 def test_every_path_from_a_sliceable_variable_is_sliced(module_ranks):
     x, y = pt.vector("x"), pt.vector("y")
     rows = pytensor.shared(np.zeros(0), name="rows")
@@ -272,43 +266,3 @@ def test_every_path_from_a_sliceable_variable_is_sliced(module_ranks):
         assert lengths.tolist() == [6 // num_slices] * module_ranks * num_slices
         np.testing.assert_array_equal(doubled, 2 * taken)
         assert synk.gather(total).sum() == (taken**2).sum()
-
-
-def test_updating_a_sliceable_variable_is_refused():
-    rows = pytensor.shared(np.ones(4), name="rows")
-    with pytest.raises(ValueError, match="'rows' is sliceable, so this function cannot update it"):
-        synk.function([], rows.sum(), updates=[(rows, rows + 1)], sliceable_shareds=[rows])
-    with default_updates_allowed():
-        rows.default_update = rows + 1
-    with pytest.raises(ValueError, match="'rows' is sliceable"):
-        synk.function([], rows.sum(), sliceable_shareds=[rows])
-
-
-# --- no rows at all, and weights that travel --------------------------------------------------------------
-
-
-# --- what is refused ------------------------------------------------------------------------------------
-
-x = pt.vector("x")
-v, count, flag = (
-    pytensor.shared(value, name=name) for value, name in ((0.0, "v"), (0, "count"), (True, "flag"))
-)
-
-WRONG_UPDATES = [
-    ([(count, count + 1, "avg")], TypeError, "update of 'count' .*int64, which has no .avg."),
-    ([(flag, ~flag, "sum")], TypeError, "update of 'flag' is boolean, which has no .sum."),
-    ([(v, x.sum(), "mean")], ValueError, "'mean' is not a reduce operation of the update of 'v'"),
-    ([(v, x.sum()), (v, v + 1)], ValueError, "'v' is updated twice"),
-    ([(x, x + 1)], TypeError, "only shared variables can be updated"),
-    ([(v, x)], TypeError, "."),
-    ([v], TypeError, "an update is"),
-    ([(v,)], TypeError, "an update is"),
-    (v, TypeError, "updates must be a list"),
-    ([(v, x.sum(), "gather")], (TypeError, ValueError), "'v' is 0-d"),
-]
-
-
-@pytest.mark.parametrize(("updates", "error", "match"), WRONG_UPDATES)
-def test_what_is_wrong_with_an_update_is_said_when_the_function_is_built(updates, error, match):
-    with pytest.raises(error, match=match):
-        synk.function([x], x.sum(), updates=updates)

@@ -19,7 +19,8 @@ from support.exact.pieces import PIECES, Unfit
 from support.exact.simulated import value_of
 from synk.compile.programs.graphs.serialize import topological
 from synk.compile.tables import array_funcify
-from synk.exact.definition import Definition, define
+from synk.exact.define import define
+from synk.exact.definition import Definition
 
 LENGTHS = (7, 12)  # rows for which values are known while a graph is made
 LARGEST, MOST = 1e4, 2000  # of a value's elements, and how many
