@@ -7,25 +7,22 @@ All arguments are checked before anything is sent, so a call that is refused lea
 
 from __future__ import annotations
 
-import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
-from synk.exact.run_values import describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data
 from synk.run.arrays.owner import Owner
-from synk.run.arrays.per_rank import Effect
-from synk.run.functions.prepared import PreparedCommand, PreparedStep
-from synk.run.functions.selections import CallOptions, as_input, check_subset, in_order, positions
-from synk.values.rows import check_num_slices
+from synk.run.functions.computation import Computation
+from synk.run.functions.prepared import PreparedCommand
+from synk.run.functions.selections import CallOptions, as_input
+from synk.run.functions.signature import Signature, check_subset
 
 
-class Function(ABC):
+class Function(Computation):
     """A function on all ranks, made by `synk.function` or `synk.sequence`.
 
     Attributes
@@ -43,58 +40,23 @@ class Function(ABC):
 
     def __init__(self, owner: Owner, name: str, inputs: Sequence[Any], returns: str):
         self._owner = owner
-        self._name = name
         self.returns = returns
-        self._inputs = tuple(inputs)
-        self._position = positions(inputs)
+        self._signature = Signature(name, inputs)
         self._turn = owner.turn(name)
         self._last: PreparedCommand | None = None  # the last command, which a call may send again
-
-    # --- what it is ------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """Name of the function in messages."""
-        return self._name
+        return self._signature.name
 
     @property
     def inputs(self) -> tuple[Any, ...]:
         """Input variables: scattered ones, then broadcast ones."""
-        return self._inputs
-
-    @property
-    @abstractmethod
-    def scattered(self) -> tuple[Any, ...]:
-        """Input variables whose rows are split over the ranks."""
-
-    @property
-    @abstractmethod
-    def outputs(self) -> tuple[Any, ...]:
-        """Output variables as the script gave them, in the order in which a call returns their values.
-
-        None stands for the result of a collective in a sequence.
-        """
-
-    @property
-    @abstractmethod
-    def output_modes(self) -> list[str | None]:
-        """The operation by which the ranks' values of each output are combined; None is rank 0's value."""
-
-    @property
-    @abstractmethod
-    def update_modes(self) -> list[str | None]:
-        """The operation by which each update accumulates over slices; None keeps the last slice's value."""
-
-    @property
-    def n_results(self) -> int:
-        """The number of values that a call returns without ``output_subset``."""
-        return len(self.outputs)
+        return self._signature.inputs
 
     def __repr__(self) -> str:
-        names = ", ".join(describe(variable) for variable in self.inputs)
-        return f"<synk.Function {self.name!r} of ({names})>"
-
-    # --- calling it --------------------------------------------------------------------------
+        return f"<synk.Function {self._signature}>"
 
     def __call__(
         self,
@@ -154,8 +116,8 @@ class Function(ABC):
                     return self.as_written(last.run(self._owner, *rows))
             options = CallOptions(batch, batch_s, num_slices, next_batch)
             subset = check_subset(output_subset, self.n_results)
-            self.check(options)
-            values = self._run_anew(self._order(args, kwargs), options)
+            options.check(self.name, self.can_batch(), self.can_batch_s())
+            values = self._run_anew(self._signature.order(args, kwargs), options)
         return self.as_written(values if subset is None else [values[output] for output in subset])
 
     def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
@@ -183,7 +145,7 @@ class Function(ABC):
         """
         values = [
             as_input(variable, value.data if isinstance(value, Data) else value)
-            for variable, value in zip(self.inputs, self._order(args, kwargs), strict=True)
+            for variable, value in zip(self.inputs, self._signature.order(args, kwargs), strict=True)
         ]
         with self._owner.turn(self.name):
             self.check_alone(set())
@@ -227,27 +189,6 @@ class Function(ABC):
                     self(*args, **kwargs)
         return profile.report(self.name)
 
-    def explain(self, file: TextIO | None = None) -> None:
-        """Print how each output and update is combined, why, and which collectives a call costs.
-
-        It names lines of the script and, if shapes are known, as those of shared variables are, the bytes
-        that each rank gives to a collective. Nothing is computed or compiled.
-
-        Parameters
-        ----------
-        file : text file, optional
-            By default standard output.
-        """
-        print("\n".join(self.explanation()), file=file)
-
-    @abstractmethod
-    def gathers(self) -> list[str]:
-        """Return a line for each all-gather in the graph, after which every rank has all rows of an array.
-
-        Each call exchanges that array, and every rank computes with all of its rows from there on. `explain`
-        prints all collectives.
-        """
-
     def build_inputs(
         self,
         *args: Any,
@@ -271,7 +212,7 @@ class Function(ABC):
             A single one for a single input.
         """
         self._owner.check_open("build_inputs")
-        values = self._order(args, kwargs)
+        values = self._signature.order(args, kwargs)
         flags = [minibatch] * len(values) if isinstance(minibatch, bool) else list(minibatch)
         if len(flags) != len(values):
             raise ValueError(f"minibatch has {len(flags)} entries for {len(values)} inputs")
@@ -281,78 +222,6 @@ class Function(ABC):
             for variable, value, flag in zip(self.inputs, values, flags, strict=True)
         )
         return made[0] if len(made) == 1 else made
-
-    def fingerprint(self) -> str:
-        """Return 12 hexadecimal digits that identify the graph, as the script wrote it.
-
-        They do not depend on the process, the number of ranks or the values of shared variables; but another
-        version of PyTensor may build another graph.
-        """
-        return hashlib.sha256("\n".join(self.graph_text()).encode()).hexdigest()[:12]
-
-    def can_batch(self) -> bool:
-        """Return whether there are scattered inputs."""
-        return bool(self.scattered)
-
-    # --- what the two kinds of function do differently -------------------------------------------
-
-    @abstractmethod
-    def explanation(self) -> list[str]:
-        """Return the lines that `explain` prints."""
-
-    @abstractmethod
-    def graph_text(self) -> list[str]:
-        """Return lines of text that describe the graph, from which `fingerprint` is computed."""
-
-    @abstractmethod
-    def can_batch_s(self) -> bool:
-        """Return whether there are sliceable shared variables."""
-
-    @abstractmethod
-    def effects(self) -> Sequence[Effect | None]:
-        """Return the effects on shared variables of all steps of a call, in order."""
-
-    @abstractmethod
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
-        """Check a call, and yield its steps, those of one command at a time.
-
-        A next command is prepared only after the one before has run. The ``finish`` of each step returns a
-        list of values for the script.
-        """
-
-    @abstractmethod
-    def check_alone(self, made: set[Any]) -> None:
-        """Raise ValueError if the function reads a variable that is per rank, so cannot run on rank 0 alone.
-
-        Variables in ``made`` may be read, as functions that ran before on rank 0 have set them. The function
-        adds the variables that it updates.
-        """
-
-    @abstractmethod
-    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
-        """Run on rank 0 only, on all rows, and return all outputs."""
-
-    # --- arguments and results -------------------------------------------------------------------
-
-    def can_slice(self) -> bool:
-        """Return whether ``num_slices`` may be more than 1."""
-        return self.can_batch() or self.can_batch_s()
-
-    def check(self, options: CallOptions) -> None:
-        """Raise if an option selects rows, but the function has no input or variable of that kind."""
-        for given, keyword in ((options.batch, "batch"), (options.next_batch, "next_batch")):
-            if given is not None and not self.can_batch():
-                raise TypeError(f"{keyword} selects rows of scattered inputs; {self.name!r} has none")
-        if options.batch_s is not None and not self.can_batch_s():
-            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
-        if check_num_slices(options.num_slices) > 1 and not self.can_slice():
-            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
-
-    def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """Return the inputs of a call in the order of `inputs`."""
-        if not kwargs and len(args) == len(self._inputs):
-            return args
-        return in_order(args, kwargs, self._inputs, self._position, self.name)
 
     def as_written(self, values: list[Any]) -> Any:
         """Return the values of a call in the form in which the outputs were given: a list for a list."""

@@ -16,7 +16,7 @@ from synk.run.arrays.data import Data
 from synk.transport.memory.segments import StagingBuffers
 from synk.values import messages
 from synk.values.checks import plain, why_refused
-from synk.values.rows import SelectedRows, same_rows, select_common, select_each
+from synk.values.rows import SelectedRows, check_num_slices, same_rows, select_common, select_each
 
 
 class CallOptions(NamedTuple):
@@ -27,6 +27,16 @@ class CallOptions(NamedTuple):
     num_slices: Any = 1
     next_batch: Any = None
 
+    def check(self, name: str, has_scattered: bool, has_sliceables: bool) -> None:
+        """Raise if an option selects rows where the function ``name`` has no input or variable to slice."""
+        for selected, keyword in ((self.batch, "batch"), (self.next_batch, "next_batch")):
+            if selected is not None and not has_scattered:
+                raise TypeError(f"{keyword} selects rows of scattered inputs; {name!r} has none")
+        if self.batch_s is not None and not has_sliceables:
+            raise TypeError(f"batch_s selects rows of sliceable_shareds; {name!r} has none")
+        if check_num_slices(self.num_slices) > 1 and not has_scattered and not has_sliceables:
+            raise ValueError(f"num_slices={self.num_slices}, but {name!r} has nothing to slice")
+
 
 class Selection(NamedTuple):
     """The rows that a call reads."""
@@ -34,33 +44,6 @@ class Selection(NamedTuple):
     batch: SelectedRows | None  # the rows of scattered inputs for all ranks together
     shares: tuple[SelectedRows, ...] | None  # the rows of sliceable variables, by rank
     following: SelectedRows | None  # the rows of the next call, if it pays to gather them ahead
-
-
-def positions(inputs: Sequence[Any]) -> dict[str, int]:
-    """Return the positions of inputs by name; names that several inputs have are left out."""
-    names = [variable.name for variable in inputs]
-    return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}
-
-
-def in_order(
-    args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[Any], position: dict[str, int], called: str
-) -> list[Any]:
-    """Return the inputs of a call in order, from those given by position and by name."""
-    missing = object()
-    values: list[Any] = [missing] * len(inputs)
-    if len(args) > len(values):
-        raise TypeError(f"{called!r} takes {len(values)} inputs, got {len(args)}")
-    values[: len(args)] = args
-    for name, value in kwargs.items():
-        if name not in position:
-            raise TypeError(f"{called!r} has no input {name!r}; it has {sorted(position)}")
-        if values[position[name]] is not missing:
-            raise TypeError(f"input {name!r} of {called!r} is given twice")
-        values[position[name]] = value
-    absent = [describe(var) for var, value in zip(inputs, values, strict=True) if value is missing]
-    if absent:
-        raise TypeError(f"{called!r} misses input {', '.join(absent)}")
-    return values
 
 
 def as_input(variable: Any, value: Any) -> Any:
@@ -101,20 +84,6 @@ def check_data(variable: Any, data: Data) -> None:
 def fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
     """Return whether ``shape`` agrees with the static lengths of a type, in which None fits any length."""
     return all(known in (None, length) for length, known in zip(shape, static, strict=True))
-
-
-def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:
-    """Return ``output_subset`` as a tuple of valid output numbers, or None for all."""
-    if subset is None:
-        return None
-    if not isinstance(subset, list | tuple):
-        raise TypeError(f"output_subset must be a list of ints, got {type(subset).__name__}")
-    for output in subset:
-        if isinstance(output, bool) or not isinstance(output, int | np.integer):
-            raise TypeError(f"output_subset must hold ints, got {output!r}")
-        if not 0 <= output < n_outputs:
-            raise ValueError(f"output_subset names output {output}, there are {n_outputs}")
-    return tuple(int(output) for output in subset)
 
 
 def common_length(entries: Sequence[Any]) -> int | None:

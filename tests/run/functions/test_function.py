@@ -375,31 +375,6 @@ def test_a_list_returns_a_list_a_single_output_an_array_and_none_none():
     assert v.get_value() == 1
 
 
-def test_inputs_go_by_position_or_by_name():
-    x, y, scale = pt.vector("x"), pt.vector("y"), pt.scalar("scale")
-    f = synk.function([x, y], ((x - scale * y).sum(), "sum"), [scale])
-    one, two = np.ones(4), 2 * np.ones(4)
-    assert f(one, two, 10) == f(one, scale=10, y=two) == f(scale=10, y=two, x=one) == -76
-
-
-def test_a_function_tells_its_name_inputs_and_modes():
-    x, w = pt.vector("x"), pt.scalar("w")
-    v, count = pytensor.shared(0.0, name="v"), pytensor.shared(0, name="count")
-    f = synk.function(
-        [x],
-        [x.mean(), (w * x.sum(), "sum"), (x, None)],
-        [w],
-        updates=[(v, x.sum()), (count, count + 1)],
-        name="it",
-    )
-    assert f.name == "it"
-    assert f.inputs == (x, w)
-    assert f.output_modes == ["sum", "sum", None]  # a mean over rows is a sum of parts
-    assert f.update_modes == [None, None]
-    assert repr(f) == "<synk.Function 'it' of ('x', 'w')>"
-    assert synk.function([x], x.sum()).name != synk.function([x], x.sum()).name
-
-
 def test_as_pytensor_runs_one_process_on_all_rows(module_ranks):
     x, w = pt.vector("x"), pt.scalar("w")
     count = pytensor.shared(0)
