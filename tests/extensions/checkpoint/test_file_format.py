@@ -1,14 +1,20 @@
 import hashlib
 import io
 import json
+import os
+import pathlib
 import random
 
 import numpy as np
+import pytensor
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+import synk
+from support.checkpoints import counting, forge
+from synk.extensions import checkpoint
 from synk.extensions.checkpoint import file_format
 from synk.extensions.checkpoint.file_format import (
     DIGEST_BYTES,
@@ -225,3 +231,51 @@ def test_headers_that_no_array_or_file_has_are_refused_and_take_no_memory(conten
 def test_a_header_over_the_limit_is_not_written():
     with pytest.raises(ValueError, match="more than"):
         written({"n" * (HEADER_LIMIT + 1): np.zeros(1)})
+
+
+def test_a_file_of_version_1_is_read(ranks):
+    """Three ranks wrote it, after one step of `counting` on five rows."""
+    path = pathlib.Path(__file__).with_name("checkpoint_version_1.ckpt")
+    assert path.read_bytes()[8] == 1
+    ranks(3, device="cpu")
+    count, step = counting()
+    rng = {variable.name: variable for variable in step.state}["rng"]
+    assert checkpoint.load(path, step) == {"epoch": 3}
+    assert synk.gather(count).tolist() == [2, 2, 1]
+    drawn = [synk.get_value(rank, rng).random() for rank in range(3)]
+    own = [np.random.Generator(np.random.PCG64(5).jumped(rank)) for rank in range(3)]
+    for generator, n_rows in zip(own, (2, 2, 1), strict=True):
+        generator.normal(size=n_rows)
+    assert drawn == [generator.random() for generator in own]
+    damaged = bytearray(path.read_bytes())
+    for at in range(16, len(damaged), 37):
+        damaged[at] ^= 1
+        with pytest.raises(checkpoint.CheckpointCorrupt):
+            file_format.read_entries(io.BytesIO(damaged))
+        damaged[at] ^= 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "/dev/zero"])
+def test_only_regular_files_are_loaded(tmp_path, kind):
+    path = tmp_path / kind  # of a device: itself
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    with pytest.raises(checkpoint.CheckpointCorrupt, match="not a regular file"):
+        checkpoint.load(path, {})
+
+
+def test_an_error_stays_short_whatever_the_file_says(tmp_path):
+    names = {f"{number:01000}": {"dtype": "<f8", "shape": [0]} for number in range(1000)}
+    path = forge(tmp_path / "forged", names)
+    with pytest.raises(checkpoint.CheckpointNames, match="and 990 more; pass") as caught:
+        checkpoint.load(path, {})
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_sparse_file_of_a_terabyte_is_refused_at_once(tmp_path):
+    path = forge(tmp_path / "forged", {"v": {"dtype": "<f8", "shape": [2**37]}})
+    os.truncate(path, path.stat().st_size + 2**40)
+    with pytest.raises(ValueError, match="137438953472"):
+        checkpoint.load(path, pytensor.shared(np.zeros(3), name="v"))
