@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from operator import index
 from typing import Any
 
 import numpy as np
+
+from synk.values.checks import checked_count
 
 
 def batches(
@@ -59,7 +60,7 @@ def batches(
     ValueError
         `n_rows` is negative, `batch_size` is not positive, or the seed is negative.
     """
-    n_rows, batch_size = _count("n_rows", n_rows, at_least=0), _count("batch_size", batch_size, at_least=1)
+    n_rows, batch_size = checked_count("n_rows", n_rows, 0), checked_count("batch_size", batch_size)
     stop = n_rows - n_rows % batch_size if drop_last else n_rows
     spans = (slice(start, min(start + batch_size, n_rows)) for start in range(0, stop, batch_size))
     selections: Iterator[np.ndarray | slice] = spans
@@ -73,16 +74,6 @@ def _announced(selections: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """Yield each selection with the one that follows, as keywords of a call."""
     for batch, following in pairwise(chain(selections, [None])):
         yield {"batch": batch, "next_batch": following}
-
-
-def _count(name: str, value: int, at_least: int) -> int:
-    try:
-        count = index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r} is not an integer; pass a number of rows") from None
-    if count < at_least:
-        raise ValueError(f"{name}={value!r} is less than {at_least}; pass a number of rows")
-    return count
 
 
 def _generator(seed: int | Sequence[int] | None) -> np.random.Generator:

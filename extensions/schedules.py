@@ -17,7 +17,6 @@ parameters' dtype. Those that take a rate take a number, or another schedule:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+
+from synk.values.checks import checked_count
 
 __all__ = ["cosine", "counter", "counting", "scaled", "steps", "warm_up"]
 
@@ -48,7 +49,7 @@ def counter(start: int = 0, name: str = "step") -> Any:
     TypeError, ValueError
         `start` is no integer, or negative.
     """
-    return pytensor.shared(np.asarray(_count("start", start, at_least=0), "int64"), name=name)
+    return pytensor.shared(np.asarray(checked_count("start", start, 0), "int64"), name=name)
 
 
 def counting(rule: Callable[..., Any], counter: Any) -> Callable[..., Any]:
@@ -114,7 +115,7 @@ def steps(counter: Any, base: Any, factors: Mapping[int, float]) -> Any:
     _check_counter(counter)
     rate = _scalar("base", base)
     for first, factor in sorted(factors.items()):
-        first = _count("a key of factors", first, at_least=1)
+        first = checked_count("a key of factors", first)
         rate = pt.switch(pt.ge(counter, first), rate * _scalar(f"factors[{first}]", factor), rate)
     return rate
 
@@ -155,7 +156,7 @@ def cosine(counter: Any, peak: Any, n_steps: int, *, warm_up: int = 0, final: An
     Goyal and others (2017), arXiv:1706.02677.
     """
     _check_counter(counter)
-    n_steps, before = _count("n_steps", n_steps, at_least=1), _count("warm_up", warm_up, at_least=0)
+    n_steps, before = checked_count("n_steps", n_steps), checked_count("warm_up", warm_up, 0)
     if before >= n_steps:
         raise ValueError(f"warm_up={before} leaves none of n_steps={n_steps}; pass fewer, or more steps")
     peak, final = _scalar("peak", peak), _scalar("final", final)
@@ -195,7 +196,7 @@ def warm_up(counter: Any, rate: Any, n_steps: int, *, start: Any = 0.0) -> Any:
     Goyal and others (2017), arXiv:1706.02677, section 2.2, "gradual warmup".
     """
     _check_counter(counter)
-    n_steps = _count("n_steps", n_steps, at_least=0)
+    n_steps = checked_count("n_steps", n_steps, 0)
     rate, start = _scalar("rate", rate), _scalar("start", start)
     risen = pt.minimum((_as_float(counter) + 1) / (n_steps + 1), 1.0)
     return rate * (start + (1 - start) * risen)
@@ -228,7 +229,7 @@ def scaled(rate: Any, n_ranks: int) -> Any:
     ----------
     Goyal and others (2017), arXiv:1706.02677, section 2.1.
     """
-    return _scalar("rate", rate) * float(_count("n_ranks", n_ranks, at_least=1))
+    return _scalar("rate", rate) * float(checked_count("n_ranks", n_ranks))
 
 
 def _as_float(counter: Any) -> Any:
@@ -248,13 +249,3 @@ def _check_counter(counter: Any) -> None:
     dtype = getattr(counter, "dtype", None)
     if not isinstance(counter, Variable) or counter.ndim != 0 or np.dtype(dtype).kind not in "iu":
         raise TypeError(f"counter={counter!r} is no scalar of integers; make it by schedules.counter()")
-
-
-def _count(name: str, value: Any, at_least: int) -> int:
-    try:
-        count = index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}, no integer; pass a number of steps or ranks") from None
-    if count < at_least:
-        raise ValueError(f"{name} is {value!r}, less than {at_least}; pass a number of steps or ranks")
-    return count

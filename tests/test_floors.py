@@ -10,7 +10,7 @@ The syntax tree of every module is read, nothing is imported.
 - no module is loose, each suite's first line says what it is for, no docstring opens with a question word;
 - a public class has one home, and no two modules of a suite share a name or differ by its ending, but that a
   folder may have a module of its name;
-- ``extensions/`` imports ``synk`` and its public names, itself, and what replaces a file;
+- ``extensions/`` imports ``synk`` and its public names, itself, and what replaces a file and checks a number;
 - only ``current`` has a module global that is assigned to: the current session.
 
 Imports under ``if TYPE_CHECKING:`` count for all rules, because a module that names another one depends on it
@@ -84,8 +84,8 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
 REACHED_FROM_BELOW = "synk.gpu"
 WITHOUT_PYTENSOR = ("synk.values", "synk.transport")
 # What extensions may import of synk, beside what `import synk` brings: public packages, and the one way to
-# replace a file.
-FOR_EXTENSIONS = {"compile", "ops", "values.atomic_write"}
+# replace a file and to check a number.
+FOR_EXTENSIONS = {"compile", "ops", "values.atomic_write", "values.checks"}
 MAY_ASSIGN_GLOBALS = {"synk.run.session.current"}
 # A docstring is a sentence with a verb; these open a riddle.
 ENDING = re.compile(r"(s|er|ed|ing|ion|ation|e)+$")

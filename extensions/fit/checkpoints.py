@@ -23,11 +23,11 @@ from synk.extensions.checkpoint import store
 from synk.extensions.checkpoint.contents import copies, copies_of_ranks, plain
 from synk.extensions.checkpoint.file_format import arrays_of
 from synk.extensions.fit.callback import Callback
-from synk.extensions.fit.feeds import checked_count
 from synk.extensions.fit.folder import STATE, best_first, checkpoints_in, is_whole, latest, path_of, score_of
 from synk.extensions.fit.monitor import Monitor
 from synk.extensions.fit.training import Training
 from synk.extensions.fit.writer import Writer
+from synk.values.checks import checked_count
 
 PART = 1 << 20  # numbers that are looked at together
 

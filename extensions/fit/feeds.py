@@ -20,6 +20,7 @@ import numpy as np
 import synk
 from synk.extensions.batches import batches
 from synk.extensions.fit.prefetch import prefetched
+from synk.values.checks import checked_count
 
 Batches = Generator[tuple[Sequence[Any], Mapping[str, Any], int], None, None]
 
@@ -181,17 +182,6 @@ def _rows(n_rows: int, batch_size: int | None, seed: int, shuffle: bool) -> RowO
         checked_count("seed", seed, 0),
         bool(shuffle),
     )
-
-
-def checked_count(name: str, value: Any, least: int) -> int:
-    """Return an integer; raise TypeError if it is none, ValueError if it is less than that."""
-    try:
-        count = index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r} is not an integer") from None
-    if count < least:
-        raise ValueError(f"{name}={value} is less than {least}")
-    return count
 
 
 def _call(made: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:

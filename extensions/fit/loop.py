@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from operator import index
 from typing import Any
 
 import synk
@@ -20,9 +19,10 @@ from synk.extensions.fit.feeds import feed
 from synk.extensions.fit.history import History
 from synk.extensions.fit.metrics import validation_of
 from synk.extensions.fit.progress import progress_for
-from synk.extensions.fit.recovery import Commits, checked_tries, recovering
+from synk.extensions.fit.recovery import Commits, recovering
 from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.fit.training import Training
+from synk.values.checks import checked_count
 
 
 def fit(
@@ -124,7 +124,7 @@ def fit(
     """
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks={callbacks!r} is no list; pass [{type(callbacks).__name__}(...)]")
-    tries = checked_tries(recover)
+    tries = checked_count("recover", recover, 0, "pass how often to go on with new workers")
     check_epochs(epochs, data, tries)
     batches = feed(step, data, batch_size, seed, shuffle, n_rows, num_slices)
     check = validation_of(validation, validation_slices, metrics)
@@ -184,12 +184,7 @@ def train_epoch(training: Training, on_step_end: Sequence[Callable[[Training], N
 
 def check_epochs(epochs: Any, data: Any, recover: int = 0) -> None:
     """Raise TypeError or ValueError if no such data can be gone through so often, or again."""
-    try:
-        index(epochs)
-    except TypeError:
-        raise TypeError(f"epochs={epochs!r} is not an integer") from None
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs} is less than 1; pass how often to go through the data")
+    checked_count("epochs", epochs, advice="pass how often to go through the data")
     if (epochs > 1 or recover) and isinstance(data, Iterator):
         raise ValueError(
             f"epochs={epochs}, recover={recover}, but {data!r} yields each batch once; pass a function of "

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import synk
-from synk.extensions.fit.feeds import checked_count, common_rows, inputs_of
+from synk.extensions.fit.feeds import common_rows, inputs_of
+from synk.values.checks import checked_count
 
 
 def positions(

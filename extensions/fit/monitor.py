@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from synk.values.checks import checked_count
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,8 @@ class Patience:
     """Counts epochs that are not better than the best before them."""
 
     def __init__(self, monitor: Monitor, patience: int):
-        if not isinstance(patience, int | np.integer):
-            raise TypeError(f"patience={patience!r} is not an integer")
-        if patience < 1:
-            raise ValueError(f"patience={patience} is less than 1; pass how many epochs may be no better")
-        self._monitor, self._patience = monitor, patience
+        advice = "pass how many epochs may be no better"
+        self._monitor, self._patience = monitor, checked_count("patience", patience, advice=advice)
         self.reset()
 
     def reset(self) -> None:

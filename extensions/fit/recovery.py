@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from operator import index
 from secrets import token_hex
 from time import perf_counter
 from typing import Any
@@ -130,16 +129,3 @@ def restarted() -> Any:
                 raise error from refused
     assert refused is not None
     raise refused
-
-
-def checked_tries(recover: Any) -> int:
-    """Return a number of recoveries; raise TypeError or ValueError if it is none."""
-    try:
-        tries = index(recover)
-    except TypeError:
-        raise TypeError(f"recover={recover!r} is not an integer") from None
-    if isinstance(recover, bool):
-        raise TypeError(f"recover={recover!r} is no number; pass how often to go on with new workers")
-    if tries < 0:
-        raise ValueError(f"recover={recover} is negative; pass how often to go on with new workers")
-    return tries

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-import numpy as np
 import nutpie
 import pymc as pm
 from pymc.progress_bar import NutpieProgressBarManager
@@ -26,6 +25,7 @@ from synk.extensions.pymc.record import Record
 from synk.extensions.pymc.results import Expansion, tree
 from synk.extensions.pymc.runs import Stop, model_of, run_of
 from synk.extensions.pymc.starts import StartError, points_of, start_of
+from synk.values.checks import checked_count
 
 POLL_SECONDS = 0.2  # at most, between two calls for the chains' reports
 POLL_SHARE = 0.1  # of the time so far: at most, between two such calls
@@ -228,12 +228,8 @@ def _checked_chains(chains: int | None, shard: Any) -> int:
 
 def _check_numbers(least: int, **numbers: Any) -> None:
     for name, number in numbers.items():
-        if number is None:
-            continue
-        if isinstance(number, bool) or not isinstance(number, int | np.integer):
-            raise TypeError(f"{name}={number!r} is not an integer")
-        if number < least:
-            raise ValueError(f"{name}={number} is less than {least}")
+        if number is not None:
+            checked_count(name, number, least)
 
 
 def _settings(draws: int, tune: int | None, target_accept: Any, nuts: Mapping[str, Any]) -> dict[str, Any]:

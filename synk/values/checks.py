@@ -1,11 +1,13 @@
-"""Convert the values that a script gives to arrays of numbers, or raise an error that says what to do.
+"""Convert the values that a script gives to arrays or numbers, or raise an error that says what to do.
 
 array_like -> as_array -> NumPy array
 value that a variable does not take -> why_refused -> text of the error
+number of ranks, rows, slices, ... -> checked_count -> int
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,3 +112,20 @@ def why_refused(value: Any, dtype: str, shape: Sequence[int | None], what: str) 
     kind = f"{type(value).__name__} of dtype {array.dtype}"
     reason = ", which loses precision there" if array.dtype.kind in NUMBERS else ""
     return f"{what} has dtype {dtype}, the value is {kind}{reason}; {remedy(array.dtype, dtype)}"
+
+
+def checked_count(name: str, value: Any, least: int = 1, advice: str = "") -> int:
+    """Return a value as an int; raise TypeError if it is no integer, ValueError if it is less than ``least``.
+
+    ``name`` is that of the argument in errors, which end with ``advice``: what to pass instead.
+    """
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    ending = f"; {advice}" if advice else ""
+    if number is None:
+        raise TypeError(f"{name}={value!r} is not an integer{ending}")
+    if number < least:
+        raise ValueError(f"{name}={number} is less than {least}{ending}")
+    return number

@@ -9,7 +9,6 @@ tested without forking.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,19 +75,6 @@ def slices(n_rows: int, num_slices: int) -> tuple[tuple[int, int], ...]:
     if num_slices == 1 and n_rows:
         return ((0, n_rows),)
     return tuple(part for part in split(n_rows, num_slices) if part[0] < part[1])
-
-
-def check_num_slices(num_slices: Any) -> int:
-    """Return ``num_slices`` as an int; raise TypeError if it is no integer, ValueError if it is below 1."""
-    if isinstance(num_slices, bool | np.bool_):
-        raise TypeError(f"num_slices={num_slices} is a boolean; pass the number of slices")
-    try:
-        number = operator.index(num_slices)
-    except TypeError:
-        raise TypeError(f"num_slices={num_slices!r} is not an integer") from None
-    if number < 1:
-        raise ValueError(f"num_slices={number} is less than 1")
-    return number
 
 
 def select(batch: Any, length: int, argument: str = "batch", owner: str = "the inputs") -> SelectedRows:

@@ -202,8 +202,8 @@ def test_an_update_beside_the_gradient_counts_once_too(module_ranks, data):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda t: schedules.counter(-1), ValueError, "start is -1, less than 0"),
-        (lambda t: schedules.counter(0.5), TypeError, "start is 0.5, no integer"),
+        (lambda t: schedules.counter(-1), ValueError, "start=-1 is less than 0"),
+        (lambda t: schedules.counter(0.5), TypeError, "start=0.5 is not an integer"),
         (
             lambda t: schedules.cosine(3, 0.1, 10),
             TypeError,
@@ -216,13 +216,13 @@ def test_an_update_beside_the_gradient_counts_once_too(module_ranks, data):
             ValueError,
             "warm_up=10 leaves none of n_steps=10",
         ),
-        (lambda t: schedules.cosine(t, 0.1, 10.0), TypeError, "n_steps is 10.0, no integer"),
+        (lambda t: schedules.cosine(t, 0.1, 10.0), TypeError, "n_steps=10.0 is not an integer"),
         (lambda t: schedules.cosine(t, [0.1], 10), ValueError, "peak has 1 dimensions"),
         (lambda t: schedules.warm_up(t, pt.dvector(), 10), ValueError, "rate has 1 dimensions"),
-        (lambda t: schedules.warm_up(t, 0.1, -2), ValueError, "n_steps is -2, less than 0"),
-        (lambda t: schedules.steps(t, 0.1, {0: 0.1}), ValueError, "a key of factors is 0, less than 1"),
+        (lambda t: schedules.warm_up(t, 0.1, -2), ValueError, "n_steps=-2 is less than 0"),
+        (lambda t: schedules.steps(t, 0.1, {0: 0.1}), ValueError, "a key of factors=0 is less than 1"),
         (lambda t: schedules.steps(t, 0.1, {3: [0.1]}), ValueError, r"factors\[3\] has 1 dimensions"),
-        (lambda t: schedules.scaled(0.1, 0), ValueError, "n_ranks is 0, less than 1"),
+        (lambda t: schedules.scaled(0.1, 0), ValueError, "n_ranks=0 is less than 1"),
         (lambda t: schedules.counting(updates.sgd, t), TypeError, "counter t is not a shared variable"),
     ],
 )

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from synk.values.checks import as_array, plain, why_refused
+from synk.values.checks import as_array, checked_count, plain, why_refused
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
 
@@ -139,3 +139,29 @@ def test_remedies_work(mend, value):
 def test_values_that_fit_give_no_reason_to_refuse_them(value):
     shape = (None,) * np.ndim(value)
     assert why_refused(value, "float64", shape, "'x'") is None
+
+
+@pytest.mark.parametrize("number", [1, 7, np.int8(7), np.uint64(7), np.array(7)])
+def test_a_count_is_any_integer_that_is_large_enough(number):
+    checked = checked_count("num_slices", number)
+    assert checked == number
+    assert type(checked) is int
+    assert checked_count("start", 0, least=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (0, ValueError, "n=0 is less than 1; pass a number of rows"),
+        (np.int8(-3), ValueError, "n=-3 is less than 1; pass a number of rows"),
+        (True, TypeError, "n=True is not an integer; pass a number of rows"),
+        (np.True_, TypeError, r"n=(np\.)?True_? is not an integer"),
+        (2.0, TypeError, "n=2.0 is not an integer; pass a number of rows"),
+        ("2", TypeError, "n='2' is not an integer"),
+        (None, TypeError, "n=None is not an integer"),
+        ([2], TypeError, r"n=\[2\] is not an integer"),
+    ],
+)
+def test_other_counts_are_refused_with_the_value_and_advice(number, error, message):
+    with pytest.raises(error, match=message):
+        checked_count("n", number, advice="pass a number of rows")

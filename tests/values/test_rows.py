@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from synk.values.rows import (
     SelectedRows,
-    check_num_slices,
     same_rows,
     select,
     select_common,
@@ -254,32 +253,6 @@ def test_slices_cover_all_rows_once_and_none_is_empty(n_rows, num_slices):
     assert [row for part in parts for row in range(*part)] == list(range(n_rows))
     assert all(start < stop for start, stop in parts)
     assert len(parts) == min(n_rows, num_slices)
-
-
-@pytest.mark.parametrize("number", [1, 7, np.int8(7), np.uint64(7), np.array(7)])
-def test_num_slices_is_any_positive_integer(number):
-    checked = check_num_slices(number)
-    assert checked == number
-    assert type(checked) is int
-
-
-@pytest.mark.parametrize(
-    ("number", "error", "message"),
-    [
-        (0, ValueError, "num_slices=0 is less than 1"),
-        (-3, ValueError, "num_slices=-3 is less than 1"),
-        (np.int8(-3), ValueError, "num_slices=-3 is less than 1"),
-        (True, TypeError, "num_slices=True is a boolean"),
-        (np.True_, TypeError, "num_slices=True is a boolean"),
-        (2.0, TypeError, "num_slices=2.0 is not an integer"),
-        ("2", TypeError, "num_slices='2' is not an integer"),
-        (None, TypeError, "num_slices=None is not an integer"),
-        ([2], TypeError, r"num_slices=\[2\] is not an integer"),
-    ],
-)
-def test_other_numbers_of_slices_are_refused(number, error, message):
-    with pytest.raises(error, match=message):
-        check_num_slices(number)
 
 
 @unhurried

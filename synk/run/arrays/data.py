@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from synk.run.arrays.owner import Owner
 from synk.values import messages
-from synk.values.checks import NUMBERS, as_array, plain, remedy
+from synk.values.checks import NUMBERS, as_array, checked_count, plain, remedy
 
 MAX_OVERSIZE = 2.0
 INTERNAL = {"ref", "known_ref", "changes", "note_written"}  # for other parts of synk; hidden from `dir`
@@ -198,11 +198,11 @@ class Data:
         """Change the number of rows; rows that fit keep their values, new ones are undefined."""
         if not self._ndim:
             raise TypeError("0-d Data has no length")
-        self._reshape((_checked_length(length), *self._shape[1:]), oversize, keep=True)
+        self._reshape((checked_count("length", length, least=0), *self._shape[1:]), oversize, keep=True)
 
     def set_shape(self, shape: Any, *, oversize: float = 1) -> None:
         """Change the shape; items that fit keep their place in memory (C order), new ones are undefined."""
-        shape = tuple(_checked_length(length) for length in shape)
+        shape = tuple(checked_count("length", length, least=0) for length in shape)
         if len(shape) != self._ndim:
             raise ValueError(f"shape {shape} has {len(shape)} dimensions, this Data has {self._ndim}")
         self._reshape(shape, oversize, keep=True)
@@ -290,11 +290,3 @@ def _checked_dtype(dtype: Any, label: str) -> np.dtype[Any]:
             f"{remedy(checked, 'float64')}"
         )
     return checked.newbyteorder("=")  # compiled programs compute in the machine's byte order
-
-
-def _checked_length(length: Any) -> int:
-    if isinstance(length, bool) or not isinstance(length, int | np.integer):
-        raise TypeError(f"length {length!r} is not an integer")
-    if length < 0:
-        raise ValueError(f"length {length} is negative")
-    return int(length)

@@ -31,7 +31,8 @@ from synk.run.functions.selections import (
 )
 from synk.transport.memory.segments import StagingBuffers
 from synk.values import messages
-from synk.values.rows import SelectedRows, check_num_slices, split
+from synk.values.checks import checked_count
+from synk.values.rows import SelectedRows, split
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def plan_call(
         shares = select_shares(definition.sliceables, lengths, options.batch_s)
         if batch is not None:
             _check_counts(batch, tuple(len(rows) for rows in shares), n_ranks)
-    if check_num_slices(options.num_slices) > 1 and definition.needs_all_rows:
+    if checked_count("num_slices", options.num_slices) > 1 and definition.needs_all_rows:
         raise ValueError(
             f"num_slices={options.num_slices}, but {definition.name!r} needs all rows at once: "
             f"{definition.needs_all_rows}; pass num_slices=1, or declare how slices and ranks combine"

@@ -15,8 +15,8 @@ from synk.exact.run_values import describe
 from synk.run.arrays.data import Data
 from synk.transport.memory.segments import StagingBuffers
 from synk.values import messages
-from synk.values.checks import plain, why_refused
-from synk.values.rows import SelectedRows, check_num_slices, same_rows, select_common, select_each
+from synk.values.checks import checked_count, plain, why_refused
+from synk.values.rows import SelectedRows, same_rows, select_common, select_each
 
 
 class CallOptions(NamedTuple):
@@ -34,7 +34,7 @@ class CallOptions(NamedTuple):
                 raise TypeError(f"{keyword} selects rows of scattered inputs; {name!r} has none")
         if self.batch_s is not None and not has_sliceables:
             raise TypeError(f"batch_s selects rows of sliceable_shareds; {name!r} has none")
-        if check_num_slices(self.num_slices) > 1 and not has_scattered and not has_sliceables:
+        if checked_count("num_slices", self.num_slices) > 1 and not has_scattered and not has_sliceables:
             raise ValueError(f"num_slices={self.num_slices}, but {name!r} has nothing to slice")
 
 

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from synk.run.device.choose import KINDS
 from synk.transport.machines.binding import BIND
 from synk.transport.machines.hosts import under_mpi
 from synk.transport.machines.topology import read_topology, write_list
+from synk.values.checks import checked_count
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 
@@ -45,7 +45,7 @@ def with_environment(
         if not environ[RANKS].isdecimal():
             raise ValueError(f"{RANKS}={environ[RANKS]!r} of the environment is no number of ranks")
         n_parallel = int(environ[RANKS])
-    return None if n_parallel is None else _checked_count("n_parallel", n_parallel), hosts, interface
+    return None if n_parallel is None else checked_count("n_parallel", n_parallel), hosts, interface
 
 
 def checked_devices(
@@ -76,9 +76,9 @@ def checked_devices(
             f"device={device!r} is unknown; choose one of {', '.join(KINDS)} (GPUs by CUDA_VISIBLE_DEVICES)"
         )
     if n_parallel is not None:
-        n_parallel = _checked_count("n_parallel", n_parallel)
+        n_parallel = checked_count("n_parallel", n_parallel)
     if threads is not None:
-        threads = _checked_count("threads", threads)
+        threads = checked_count("threads", threads)
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     if bind not in BIND:
@@ -158,7 +158,7 @@ def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:
     """
     if n_parallel is None:
         return present
-    number = _checked_count("n_parallel", n_parallel)
+    number = checked_count("n_parallel", n_parallel)
     if devices.gpus and n_parallel > devices.n_ranks:
         raise ValueError(
             f"n_parallel={n_parallel} is more than the {devices.n_ranks} ranks on GPUs with which this run "
@@ -173,19 +173,6 @@ def refuse_hosts(hosts: Any) -> None:
         raise SynkStateError(
             f"restart: hosts={hosts!r}, but this run has one machine: close() it, and fork(hosts={hosts!r})"
         )
-
-
-def _checked_count(name: str, value: Any) -> int:
-    """Return the argument ``name`` as an int of at least 1; raise TypeError or ValueError if it is none."""
-    try:
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f"{name}={value!r} is not an integer")
-    if number < 1:
-        raise ValueError(f"{name}={value} is less than 1")
-    return number
 
 
 def checked_timeout(seconds: Any) -> float | None:

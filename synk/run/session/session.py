@@ -33,8 +33,8 @@ from synk.run.session.turns import Turns
 from synk.transport.machines.tree import tree
 from synk.transport.processes.process import warn_of_survivors
 from synk.transport.processes.signals import Termination, hold_signals
+from synk.values.checks import checked_count
 from synk.values.errors import SegmentLost, SharedMemoryFull, SynkStateError
-from synk.values.rows import check_num_slices
 
 
 class Session:
@@ -131,7 +131,7 @@ class Session:
 
     def distribute(self, num_slices: int = 1) -> None:
         """Send all functions to all ranks, and compile them there at the same time."""
-        num_slices = check_num_slices(num_slices)
+        num_slices = checked_count("num_slices", num_slices)
         with self.turn("distribute"):
             self.functions.compile_all(num_slices)
 

@@ -431,8 +431,8 @@ def test_a_run_that_was_broken_before_is_not_restarted(ranks):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"recover": -1}, ValueError, "recover=-1 is negative"),
-        ({"recover": True}, TypeError, "recover=True is no number"),
+        ({"recover": -1}, ValueError, "recover=-1 is less than 0; pass how often"),
+        ({"recover": True}, TypeError, "recover=True is not an integer"),
         ({"recover": "3"}, TypeError, "recover='3' is not an integer"),
         (
             {"recover": 1, "epochs": 1, "batch_size": None, "data": iter([])},
