@@ -1,15 +1,8 @@
-"""How regions are compiled and run: errors, updates in place, interrupts, compilers that fail, memory."""
+"""How regions run: errors of their nodes, interrupts, and what they give up at."""
 
-import gc
-import os
-import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
-import warnings
-from contextlib import suppress
 from itertools import permutations
 
 import numpy as np
@@ -17,41 +10,22 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.fg import FunctionGraph
 from pytensor.raise_op import Assert
 from pytensor.scalar import ScalarLoop, float64
-from pytensor.scalar.basic import Composite, lt, tanh
 from pytensor.scalar.basic import bool as boolean
+from pytensor.scalar.basic import lt, tanh
 from pytensor.scan.basic import scan
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
 from pytensor.tensor.elemwise import Elemwise
 
+from support.regions.compiled import compiled, regions_of
 from support.slow import slow
 from synk.compile import ArrayLinker, Debug, array_mode
-from synk.compile.native.compiler import Compiler
-from synk.compile.native.libraries import Libraries
-from synk.compile.native.store import Store
-from synk.compile.regions import functions as region_functions
-from synk.compile.regions import grouping
 from synk.compile.regions.functions import RegionFunction
-from synk.compile.regions.native_function import NativeCompilation
-from synk.compile.regions.region import Region
-from synk.compile.regions.region_writer import RegionWriter
 
 NEWER = hasattr(pytensor.graph.fg, "FrozenFunctionGraph")
 DEBUG = array_mode(ArrayLinker(observe=Debug(), native=True))
-
-
-def compiled(inputs, outputs, **keywords):
-    return pytensor.function(inputs, outputs, mode=array_mode(ArrayLinker(native=True)), **keywords)
-
-
-def regions_of(function):
-    return [node for node in function.maker.fgraph.toposort() if isinstance(node.op, Region)]
-
-
-# --- errors ------------------------------------------------------------------------------------------
 
 
 def test_an_error_names_the_node_in_the_region_and_the_line_that_built_it():
@@ -135,173 +109,6 @@ def test_what_cannot_be_computed_raises_as_in_python(outputs, given, error):
                 function(given)
 
 
-# --- memory ------------------------------------------------------------------------------------------
-
-
-def test_a_large_variable_is_updated_in_its_own_array():
-    n = 5000
-    v, m = (pytensor.shared(np.ones(n), name=name) for name in "vm")
-    slope = pt.vector("slope")
-    function = compiled([slope], [], updates=[(m, 0.9 * m + slope), (v, v - 0.1 * (0.9 * m + slope))])
-    arrays = [variable.get_value(borrow=True) for variable in (v, m)]
-    function(np.ones(n))
-    for variable, array in zip((v, m), arrays, strict=True):
-        assert variable.get_value(borrow=True) is array
-    np.testing.assert_allclose(arrays[1], 1.9)
-    np.testing.assert_allclose(arrays[0], 0.81)
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        lambda x, at: (x * 2)[at],
-        lambda x, at: pt.inc_subtensor(pt.zeros(400)[at], x * 2),
-        lambda x, at: pt.set_subtensor(pt.zeros(400)[at], x * 2),
-    ],
-    ids=["taken", "added", "changed"],
-)
-def test_an_update_that_fails_in_the_middle_is_not_made(new):
-    x, at = pt.tensor("x", shape=(400,), dtype="float64"), pt.tensor("at", shape=(400,), dtype="int64")
-    w = pytensor.shared(np.zeros(400), name="w", shape=(400,))
-    function = compiled([x, at], [], updates=[(w, pt.specify_shape(new(x, at), (400,)))])
-    assert regions_of(function)
-    value, positions = w.get_value(borrow=True), np.arange(400)
-    function(np.ones(400), positions)
-    assert w.get_value(borrow=True) is value
-    np.testing.assert_array_equal(value, 2)
-    positions[-1] = 400
-    with pytest.raises(IndexError):
-        function(np.full(400, 7.0), positions)
-    np.testing.assert_array_equal(value, 2)
-
-
-def test_two_results_of_one_node_are_written_over_two_variables():
-    v, w, x = pt.vectors("vwx")
-    scalars = [variable.type.to_scalar_type()() for variable in (v, w, x)]
-    moved = scalars[0] * 0.9 + scalars[2]
-    op = Elemwise(Composite(scalars, [moved, scalars[1] - moved]))
-    graph = FunctionGraph([v, w, x], op(v, w, x), clone=False)
-    text = RegionWriter(graph.toposort(), graph.inputs, graph.outputs).write()
-    assert not text.fails_late  # so it takes arrays for its results
-    run = RegionFunction(graph, text, in_python=None)
-    places = np.ones(5), np.ones(5)
-    results = run(*places, np.ones(5), out=places)
-    assert all(result is place for result, place in zip(results, places, strict=True))
-    assert (places[0].tolist(), places[1].tolist()) == ([1.9] * 5, [1 - 1.9] * 5)
-    assert run(*places, np.ones(5), out=places)[0] is places[0]
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        lambda v: v[::-1] * 0.5 + v.sum(),
-        lambda v: pt.concatenate([v[2500:], v[:2500]]) * 1.5,
-        lambda v: v.reshape((50, 100)).T.reshape((-1,)) + v,
-        lambda v: v[::-1] + v,
-        lambda v: v[pt.arange(4999, -1, -1)] * 2 + v.max(),
-    ],
-)
-def test_what_is_still_read_is_not_written_over(new):
-    found = []
-    for native in (True, False):
-        v, w = (pytensor.shared(np.arange(5000.0), name=name, shape=(5000,)) for name in "vw")
-        mode = array_mode(ArrayLinker(native=native))
-        function = pytensor.function([], v.sum(), updates=[(v, new(v)), (w, w + v[::-1])], mode=mode)
-        for _ in range(3):
-            function()
-        found.append((v.get_value(), w.get_value()))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_view_that_is_returned_is_not_written_over():
-    x, at = pt.tensor("x", shape=(200,), dtype="float64"), pt.tensor("at", shape=(200,), dtype="int64")
-    taken = x[at]
-    outputs = [taken.reshape((20, 10)).T, pt.inc_subtensor(taken[at], x).sum()]
-    given = np.arange(200.0), np.arange(200)[::-1].copy()
-    found, expected = (
-        pytensor.function([x, at], outputs, mode=array_mode(ArrayLinker(native=native)))(*given)
-        for native in (True, False)
-    )
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_gradients_of_large_products_are_born_in_the_flat_vector():
-    x, flat = pt.matrix("x"), pytensor.shared(np.zeros(50 * 60 + 60))
-    w, b = pytensor.shared(np.ones((50, 60))), pytensor.shared(np.zeros(60))
-    slopes = pytensor.grad((pt.tanh(x @ w + b) ** 2).sum(), [w, b])
-    pieces = [
-        pt.specify_shape(slope, v.get_value().shape).reshape((-1,))
-        for slope, v in zip(slopes, (w, b), strict=True)
-    ]
-    written = []
-
-    def watched(node, run):
-        def call(*inputs, out=None):
-            written.append((str(node.op), out))
-            return run(*inputs, out=out) if out is not None else run(*inputs)
-
-        call.takes_out = True
-        return call
-
-    mode = array_mode(ArrayLinker(observe=watched, native=True))
-    function = pytensor.function([x], [], updates=[(flat, pt.concatenate(pieces))], mode=mode)
-    array = flat.get_value(borrow=True)
-    function(np.random.default_rng(0).normal(size=(20, 50)))
-    assert any("Dot22" in name and np.shares_memory(out, array) for name, out in written if out is not None)
-    assert array.all()
-
-
-def test_nothing_is_kept_of_a_call():
-    x = pt.matrix("x")
-    function = compiled([x], [(x * 2).T.reshape((-1,)) + 1, x.sum(axis=0), x[::-1] * 2])
-    function.trust_input = True
-    big = np.ones((400, 500))
-    count = sys.getrefcount(big)
-    function(big)
-    gc.collect()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(200):
-        function(big)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
-    assert grown < 20_000
-    assert sys.getrefcount(big) == count
-
-
-@pytest.mark.slow
-def test_nothing_is_kept_of_a_call_that_fails():
-    x, i = pt.matrix("x"), pt.lvector("i")
-    function = compiled([x, i], [x.T.reshape((-1,)) * 2, (x * 2)[i].sum()])
-    big = np.ones((400, 500))
-    for k in range(40):  # 1.6 MB each, or more
-        with suppress(IndexError):
-            function(big, [1000])
-        if k == 10:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        gc.collect()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
-
-
-WIDE = """
-import resource
-resource.setrlimit(resource.RLIMIT_STACK, (600 << 10, resource.RLIM_INFINITY))  # bytes
-import numpy as np, pytensor, pytensor.tensor as pt
-from synk.compile import array_mode
-xs = pt.dvectors(300)
-function = pytensor.function(xs, [pt.add(*xs) * 2, pt.add(*xs).sum()], mode=array_mode())
-given = [np.arange(k, k + 1400.0)[::2] for k in range(300)]
-found = function(*given)
-for one, other in zip(found, function(*map(np.ascontiguousarray, given))):
-    np.testing.assert_allclose(one, other)
-"""
-
-
-@pytest.mark.slow
-def test_a_loop_over_many_operands_that_lie_apart_fits_on_a_small_stack():
-    subprocess.run([sys.executable, "-c", WIDE], check=True)
-
-
 def test_a_softmax_of_one_number_is_nan_where_that_is_not_finite():
     x = pt.tensor("x", dtype="float64", shape=(None, 1))
     values = np.array([[1.0], [np.inf], [-np.inf], [np.nan]])
@@ -352,9 +159,6 @@ def test_a_position_out_of_range_is_found_wherever_it_is(wrong):
         with pytest.raises(IndexError, match=f"index {wrong} is out of bounds"):
             function(values, positions)
         positions[at] = right
-
-
-# --- long runs ---------------------------------------------------------------------------------------
 
 
 def endless():
@@ -506,128 +310,6 @@ def test_a_condition_is_checked_in_the_region_and_what_it_says_in_python():
     for wrong in (-1.0, 10.0):
         with pytest.raises(AssertionError, match="scale is not positive"):
             function(np.ones(3), wrong)
-
-
-# --- compilers ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def compiles_with(monkeypatch, tmp_path):
-    """Let a command compile what is made next."""
-
-    def use(*command):
-        compilation = NativeCompilation(Libraries(Compiler(command), Store(tmp_path)))
-        monkeypatch.setattr(region_functions, "native_compilation", lambda: compilation)
-
-    return use
-
-
-def test_a_text_that_does_not_compile_runs_in_python_and_one_warning_says_so(compiles_with):
-    compiles_with("false")
-    x = pt.dmatrix("x")
-    functions = [compiled([x], (x * k).sum(axis=0)) for k in (2, 3)]
-    with pytest.warns(UserWarning, match="Graphs run in Python; set CC to a C compiler that works") as said:
-        found = [function(np.ones((4, 3))) for function in functions]
-    assert len(said) == 1
-    np.testing.assert_array_equal(found, [[8, 8, 8], [12, 12, 12]])
-
-
-@pytest.mark.slow
-def test_an_interrupted_compilation_is_made_up_for(compiles_with, monkeypatch):
-    compiles_with("cc")
-    x = pt.dmatrix("x")
-    functions = [compiled([x], (x * k).sum(axis=0)) for k in (7, 8)]
-    compile_ = Compiler.compile
-    monkeypatch.setattr(Compiler, "compile", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        functions[0](np.ones((2, 1)))
-    monkeypatch.setattr(Compiler, "compile", compile_)
-    assert [float(function(np.ones((2, 1)))[0]) for function in functions] == [14, 16]
-
-
-def test_a_child_that_is_forked_while_another_thread_compiles_compiles_too(compiles_with, monkeypatch):
-    x = pt.dmatrix("x")
-    compiles_with("cc")
-    function, compile_ = compiled([x], (x * 7).sum(axis=0)), Compiler.compile
-    begun, go = threading.Event(), threading.Event()
-
-    def slowly(*arguments):
-        begun.set()
-        assert go.wait(60)
-        return compile_(*arguments)
-
-    monkeypatch.setattr(Compiler, "compile", slowly)
-    thread = threading.Thread(target=function, args=(np.ones((2, 1)),))
-    thread.start()
-    assert begun.wait(60)
-    child = os.fork()
-    if not child:
-        signal.alarm(60)  # ends it, if it waits for a thread that is not there
-        go.set()
-        os._exit(0 if function(np.ones((2, 1))) == [14] else 1)
-    go.set()
-    thread.join()
-    assert os.waitpid(child, 0) == (child, 0)
-
-
-def interrupted(*arguments):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-def test_what_the_store_has_is_not_compiled_again(compiles_with, tmp_path):
-    x = pt.dmatrix("x")
-    compiles_with("cc")
-    compiled([x], (x * 5).sum(axis=0))(np.ones((4, 3)))
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept
-    compiles_with("cc")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        np.testing.assert_array_equal(compiled([x], (x * 5).sum(axis=0))(np.ones((4, 3))), [20] * 3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == kept
-
-
-def test_what_memory_there_is_not_for_is_a_memory_error():
-    n = pt.lscalar("n")
-    function = compiled([n], (pt.arange(n) * 2).sum())
-    assert regions_of(function)
-    for number in (2**45, 2**61):
-        with pytest.raises((MemoryError, ValueError)):
-            function(number)
-    assert function(5) == 20
-
-
-def test_numbers_of_elements_beyond_all_that_c_counts_are_refused():
-    x, n, m = pt.dvector("x"), pt.lscalar("n"), pt.lscalar("m")
-    grouped = compiled([x, n, m], pt.exp(pt.reshape(x, (n, m))[:7]).sum())
-    repeated = compiled([n], pt.set_subtensor(pt.alloc(np.int8(1), n)[0], 3).max())
-    for function in (grouped, repeated):
-        assert regions_of(function)
-    with pytest.raises(ValueError, match="reshape"):
-        grouped(np.arange(4.0), 2**62 + 1, 4)  # 4 times as many are 4 again, beyond 2**64
-    for number in (2**63 - 1, 2**63 - 63):
-        with pytest.raises((MemoryError, ValueError)):
-            repeated(number)
-    assert repeated(5) == 3
-
-
-def test_a_long_graph_has_several_regions(monkeypatch):
-    monkeypatch.setattr(grouping, "LONGEST", 16)
-    x = pt.dvector("x")
-    y = x
-    for _ in range(20):
-        y = pt.set_subtensor((y * 1.01)[0], y.sum())
-    function = compiled([x], y)
-    assert 2 <= len(regions_of(function)) <= 6
-    plain = pytensor.function([x], y, mode=array_mode(ArrayLinker(native=False)))
-    np.testing.assert_allclose(function(np.ones(3) * 1e-3), plain(np.ones(3) * 1e-3), rtol=1e-9)
-
-
-def test_native_false_has_no_regions():
-    x = pt.dmatrix("x")
-    function = pytensor.function([x], pt.exp(x * 2).sum(), mode=array_mode(ArrayLinker(native=False)))
-    assert not regions_of(function)
 
 
 def test_debug_compares_a_region_with_its_nodes(monkeypatch):
