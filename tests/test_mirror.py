@@ -22,6 +22,7 @@ PROMISES = {
     "exact/test_models.py": "models written for one process train to its numbers",
     "exact/test_random_graphs.py": "graphs have the numbers of one process, or are refused",
     "exact/test_random_integers.py": "graphs of integers have the numbers of NumPy",
+    "extensions/fit/test_injured.py": "a training that is injured at random moments ends with the same bits",
     "extensions/fit/test_killed.py": "a training that is killed and started again ends with the same bits",
     "extensions/pymc/test_distributions.py": "no Op of PyMC's distributions falls back to Python",
     "gpu/passes/test_mixed_precision.py": "networks in 16 bits train as networks in 32",

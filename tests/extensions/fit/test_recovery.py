@@ -2,16 +2,15 @@
 
 import json
 import os
-import random
 import signal
-import time
 
 import numpy as np
 import pytensor
 import pytest
 
 import synk
-from support.cases.fitting import anew, make, numbers, values
+from support.cases.fitting import anew, make
+from support.cases.recovered import EPOCHS, STEPS, Kills, fitted
 from support.slow import slow
 from synk.extensions import updates
 from synk.extensions.fit import (
@@ -23,7 +22,6 @@ from synk.extensions.fit import (
     JSONLog,
     LinearScaling,
     TensorBoard,
-    fit,
     latest,
 )
 from synk.extensions.fit import recovery as recovery_module
@@ -31,55 +29,10 @@ from synk.extensions.fit.recovery import Commits
 from synk.run.launch import start_workers
 from synk.run.session.function_table import FunctionTable
 
-EPOCHS, STEPS = 3, 6  # an epoch
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*the training goes on after step:synk.SynkWarning"),
 ]
-
-
-class Kills(Callback):
-    """Kills rank 1 once, in a method of a callback, after so many steps; and counts steps, as states do."""
-
-    def __init__(self, method="on_step_end", steps=None, number=signal.SIGKILL, times=1):
-        self.method, self.steps, self.number, self.times = method, steps, number, times
-        self.seen = 0
-
-    def __getattribute__(self, name):
-        if name.startswith("on_") and name == self.method and self.times:
-            return self.strike
-        return super().__getattribute__(name)
-
-    def on_step_end(self, training):
-        self.seen += 1
-
-    def strike(self, training):
-        self.seen += self.method == "on_step_end"
-        if self.times and training.history.steps == self.steps:
-            self.times -= 1
-            os.kill(synk.pids()[1], self.number)
-
-    def state(self):
-        return {"seen": self.seen}
-
-    def load_state(self, state):
-        self.seen = state["seen"]
-
-
-def fitted(case, *callbacks, recover=0, data=None, **options):
-    """Train, and return what can be compared; and the history."""
-    counts = Kills()
-    options = {"epochs": EPOCHS, "batch_size": 8, "seed": 7, "validation": case.validation, **options}
-    history = fit(
-        case.step,
-        case.data if data is None else data,
-        callbacks=[*callbacks, counts],
-        recover=recover,
-        progress=False,
-        **options,
-    )
-    return (numbers(history), values(case), counts.seen, history.steps, history.stopped), history
 
 
 def disturbed(ranks, *callbacks, expected_from=(), compiled=True, timeout=20):
@@ -281,9 +234,6 @@ def test_an_error_before_the_first_command_leaves_the_run_usable(ranks):
     fitted(case)
 
 
-# --- with fewer ranks -------------------------------------------------------------------------------------
-
-
 def refuse_more_than(n_ranks, monkeypatch):
     """Have the system refuse processes, as it does where a user has too many."""
     fork_child = start_workers.fork_child
@@ -338,9 +288,6 @@ def test_what_each_rank_has_for_itself_keeps_their_number(ranks, monkeypatch):
     with pytest.raises(synk.SynkStateError, match="each rank has its own 'own'") as caught:
         fitted(case, Kills("on_step_end", 8), recover=3)
     assert isinstance(caught.value.__cause__, BlockingIOError)
-
-
-# --- what is not recovered --------------------------------------------------------------------------------
 
 
 def test_a_worker_that_dies_each_time_or_in_recoveries_ends_the_training_after_so_many_tries(ranks):
@@ -467,80 +414,3 @@ def test_commits_take_a_hundredth_of_the_time(monkeypatch):
         clock[0] += 0.1
         commits.on_step_end(Training())
     assert np.diff(committed) == pytest.approx(50.5, abs=0.2)
-
-
-# --- at random moments ------------------------------------------------------------------------------------
-
-
-INJURED_EPOCHS = 12
-
-
-class Injures(Callback):
-    """Kills or stops rank 1 at random moments, so many times; and makes steps last."""
-
-    def __init__(self, times, stops, seed):
-        self.left, self.stops, self.chance, self.spared = times, stops, random.Random(seed), 0
-
-    def on_train_begin(self, training):
-        signal.signal(signal.SIGALRM, self.strike)
-        self.wait()
-
-    def on_epoch_begin(self, training):
-        if training.epoch == INJURED_EPOCHS - 1:  # what dies after the last command, the next one finds
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            self.left, self.spared = 0, self.left
-
-    def wait(self):
-        if self.left:
-            signal.setitimer(signal.ITIMER_REAL, self.chance.uniform(0.01, 0.8))
-
-    def on_step_end(self, training):
-        time.sleep(0.004)
-
-    def strike(self, number, frame):
-        self.left -= 1
-        number = signal.SIGSTOP if self.chance.random() < self.stops else signal.SIGKILL
-        try:
-            os.kill(synk.pids()[1], number)
-        except ProcessLookupError:  # it has not been replaced yet
-            self.left += 1
-        self.wait()
-
-
-def injured(ranks, folder, times, stops, seed):
-    before = signal.getsignal(signal.SIGALRM)
-    injures = Injures(times, stops, seed)
-    try:
-        ranks(2, timeout=60)
-        expected, _ = fitted(make(noise=True), epochs=INJURED_EPOCHS)
-        synk.close()
-        ranks(2, timeout=5)
-        callbacks = [injures, Checkpoints(folder, every=3), JSONLog(folder / "log")]
-        found, history = fitted(make(noise=True), *callbacks, epochs=INJURED_EPOCHS, recover=1000)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert found == expected
-    assert len((folder / "log").read_text().splitlines()) == INJURED_EPOCHS
-    return times - injures.left - injures.spared, history
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
-def test_a_training_that_is_injured_at_random_moments_ends_with_the_same_bits(ranks, tmp_path):
-    injuries, history = injured(ranks, tmp_path, times=5, stops=0.2, seed=1)
-    assert injuries > 0
-    assert history.recoveries
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
-def test_a_hundred_injuries_change_nothing(ranks, tmp_path):
-    injuries, recoveries, seed = 0, 0, 0
-    while injuries < 100:
-        (tmp_path / str(seed)).mkdir()
-        done, history = injured(ranks, tmp_path / str(seed), 25, 0.15, seed)
-        synk.close()
-        injuries, recoveries, seed = injuries + done, recoveries + len(history.recoveries), seed + 1
-    print(f"{injuries} injuries, {recoveries} recoveries, {seed} trainings")
-    assert recoveries > 50
