@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
+from synk.transport.memory.cgroups import UNLIMITED, Ceiling, Cgroup, find_cgroups
+
 MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapFree): +(\d+) kB$", re.MULTILINE)
-UNLIMITED = 1 << 62  # version 1 writes "no limit" as a number near 2**63
 RESERVE_SHARE = 64  # of a limit: what page tables, Python and the other ranks may need meanwhile
 RESERVE_BYTES = 64 << 20  # but not more than this
 UNSEEN_BYTES = 1 << 20  # taken without a look, which costs more than a small segment
@@ -36,48 +36,6 @@ class Shortage(NamedTuple):
     limit: int  # bytes
     where: str
     hint: str
-
-
-class Ceiling(NamedTuple):
-    """The names of the files of one limit in the folder of a cgroup."""
-
-    limit: str
-    usage: str
-    counts_swap: bool = False  # whether memory that is swapped out still counts
-
-
-class CgroupVersion(NamedTuple):
-    """The names of files and numbers in a version of cgroups."""
-
-    ceilings: tuple[Ceiling, ...]
-    file_cache: tuple[str, ...]  # lines of memory.stat: usage that the kernel takes back when it must
-    swap: Ceiling | None
-
-
-VERSIONS = {
-    # Beyond memory.high nobody is killed, but held up, by seconds for each few pages.
-    "cgroup2": CgroupVersion(
-        (Ceiling("memory.max", "memory.current"), Ceiling("memory.high", "memory.current")),
-        ("inactive_file", "active_file"),
-        Ceiling("memory.swap.max", "memory.swap.current"),
-    ),
-    "cgroup": CgroupVersion(
-        (
-            Ceiling("memory.limit_in_bytes", "memory.usage_in_bytes"),
-            Ceiling("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", counts_swap=True),
-        ),
-        ("total_inactive_file", "total_active_file"),
-        None,
-    ),
-}
-
-
-class Cgroup(NamedTuple):
-    """A cgroup of this process: the one it is in, or one around that."""
-
-    name: str
-    folder: str
-    version: CgroupVersion
 
 
 class MemoryLimits:
@@ -160,34 +118,6 @@ def file_size_limit() -> float:
     """Return the most bytes that a file of this process may have; shared memory is files, too."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return float("inf") if limit == resource.RLIM_INFINITY else limit
-
-
-def find_cgroups(membership: str, mounts: str) -> Iterator[Cgroup]:
-    """Yield a process's memory cgroups, innermost first, from its ``/proc/self/cgroup`` and ``mountinfo``."""
-    paths = {}
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            paths["cgroup"] = path
-        elif not controllers:
-            paths["cgroup2"] = path
-    for line in mounts.splitlines():
-        place, _, system = line.partition(" - ")
-        kind, *_, options = system.split(" ")
-        if kind in paths and (kind == "cgroup2" or "memory" in options.split(",")):
-            root, mount = (field.replace("\\040", " ") for field in place.split(" ")[3:5])
-            for name in _upwards(PurePosixPath(paths[kind]), PurePosixPath(root)):
-                yield Cgroup(str(PurePosixPath("/", name)), str(PurePosixPath(mount, name)), VERSIONS[kind])
-
-
-def _upwards(path: PurePosixPath, root: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the paths of a cgroup and of those around it, relative to the mounted one, which comes last."""
-    # In a container the path may be that of the machine, or one outside of what can be seen.
-    within = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
-    if ".." in within.parts:
-        within = PurePosixPath()
-    yield within
-    yield from within.parents
 
 
 def _reserve(limit: int) -> int:

@@ -10,7 +10,8 @@ import pytest
 
 import synk
 from synk.transport.memory import limits as memory_limits
-from synk.transport.memory.limits import UNLIMITED, MemoryLimits, find_cgroups
+from synk.transport.memory.cgroups import UNLIMITED
+from synk.transport.memory.limits import MemoryLimits
 
 ROOT = Path(synk.__file__).parents[1]
 MIB = 1 << 20
@@ -155,31 +156,6 @@ def test_version_1_counts_swap_in_a_limit_of_its_own(proc, tree):
     limits = machine(proc, "4:memory:/one\n", [("/", tree, TYPE_1)], swap=100 * GIB)
     assert most(limits) == (512 - 32) * MIB
     assert limits.shortage(GIB).where == "cgroup /one (memory.memsw.limit_in_bytes)"
-
-
-@pytest.mark.parametrize(
-    ("path", "root", "names"),
-    [
-        ("/", "/", ["/"]),
-        ("/a/b", "/", ["/a/b", "/a", "/"]),
-        ("/docker/one", "/docker/one", ["/"]),  # the container's own is mounted, under the machine's name
-        ("/docker/one/two", "/docker/one", ["/two", "/"]),
-        ("/docker/one", "/docker/other", ["/"]),
-        ("/../../outside", "/", ["/"]),  # outside of the namespace
-        ("/a b/c.", "/", ["/a b/c.", "/a b", "/"]),
-    ],
-)
-def test_where_the_cgroups_of_a_process_are(path, root, names):
-    mount = f"35 31 0:32 {root} /sys/fs/my\\040groups rw,relatime {TYPE_2}\n"
-    found = list(find_cgroups(f"0::{path}\n", mount))
-    assert [entry.name for entry in found] == names
-    assert found[-1].folder == "/sys/fs/my groups"
-    assert all(entry.folder == f"/sys/fs/my groups{entry.name}".rstrip("/") for entry in found)
-
-
-def test_a_path_with_colons_is_one(tree):
-    [inner, _] = find_cgroups("0::/a:b\n", f"1 2 0:3 / {tree} rw {TYPE_2}\n")
-    assert inner.name == "/a:b"
 
 
 @pytest.mark.parametrize("text", ["", "max\n", "nonsense\n", f"{UNLIMITED}\n"])
