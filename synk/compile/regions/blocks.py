@@ -61,7 +61,7 @@ def _loop(
     ndim = len(patterns[0])
     graph = FunctionGraph(inner, core.outputs, clone=False)
     text, variables = region.text, region.variables
-    views, shape = [variables.view(variable) for variable in node.inputs], text.let_array(["0"] * ndim)
+    views, shape = [variables.view(variable) for variable in node.inputs], text.declare_array(["0"] * ndim)
     text.demand(common_shape(views, patterns, shape))
     batch = [f"{shape}[{axis}]" for axis in range(ndim)]
     outputs = [
@@ -73,7 +73,7 @@ def _loop(
         for variable, view, pattern in zip(inner, views, patterns, strict=True):
             steps = ["0" if fixed else at for at, fixed in zip(index, pattern, strict=True)]
             variables.bind_part(variable, view, *steps)
-        places = [text.let_rest(view, *index) for view in outputs]
+        places = [text.declare_subview(view, *index) for view in outputs]
         for variable, place in zip(core.outputs, places, strict=True):
             variables.destine(variable, place)
         region.write_nodes(graph.toposort())

@@ -126,7 +126,7 @@ def draw(op: RandomVariable, node: Apply, region: RegionWriter) -> None:
     if isinstance(op, basic.CategoricalRV):
         whole = read[0]
         count, step = whole.shape[-1], whole.strides[-1]
-        read = [region.text.let_view(whole.dtype, whole.at(), whole.shape[:-1], whole.strides[:-1])]
+        read = [region.text.declare_view(whole.dtype, whole.at(), whole.shape[:-1], whole.strides[:-1])]
     texts = _texts(op, out.type.dtype, [one.dtype for one in read])
     given = [_with_axes(region.text, one, out.type.ndim) for one in read]
     lengths = _common(given) if isinstance(size.type, NoneTypeT) else [*region.variables.lengths(size)]
@@ -135,7 +135,7 @@ def draw(op: RandomVariable, node: Apply, region: RegionWriter) -> None:
     if out.type.ndim:
         target = region.variables.new(out, lengths)
     else:
-        region.variables.bind(out, region.text.let_later(TYPES[out.type.dtype]))
+        region.variables.bind(out, region.text.declare_variable(TYPES[out.type.dtype]))
         target = region.text.number_view(out.type.dtype, region.variables.number(out))
     region.text.declarations[BITS] = None
     name = region.text.function(DRAWN.substitute(n=1 + len(given), body=texts[0], again=texts[1]))
@@ -165,7 +165,7 @@ def _with_axes(text: Text, view: View, ndim: int) -> View:
     added = ndim - view.ndim
     if added < 0:
         raise NoText("a parameter of more axes than there are draws")
-    return text.let_view(view.dtype, view.at(), ["1"] * added + view.shape, ["0"] * added + view.strides)
+    return text.declare_view(view.dtype, view.at(), ["1"] * added + view.shape, ["0"] * added + view.strides)
 
 
 def _common(views: Sequence[View]) -> list[str]:

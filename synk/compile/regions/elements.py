@@ -83,7 +83,7 @@ def numbers(
     region: RegionWriter, inputs: Sequence[Variable], body: Body, outputs: Sequence[Variable]
 ) -> None:
     """Add the call that computes one element of each output, for variables without axes."""
-    places = [region.text.let_later(type_of(variable)) for variable in outputs]
+    places = [region.text.declare_variable(type_of(variable)) for variable in outputs]
     constants = [text for _, text in body.constants]
     arguments = [*map(region.variables.number, inputs), *constants, *(f"&{place}" for place in places)]
     region.text.line(f"{region.text.function(one_element(body))}({', '.join(arguments)});")
@@ -149,7 +149,7 @@ def loop(
     number, the reduction that reads it, and how that combines elements.
     """
     views, ndim = [region.variables.view(variable) for variable in inputs], body.ndim
-    shape = region.text.let_array(["0"] * ndim)
+    shape = region.text.declare_array(["0"] * ndim)
     patterns = [operand.broadcast for operand in body.inputs]
     if views:
         region.text.demand(common_shape(views, patterns, shape))
@@ -184,17 +184,19 @@ def _folded(
             region.text.demand(f"{shape}[{axis}]")
     total = output if fold.dtype == output.type.dtype else output.type.clone(dtype=fold.dtype)()
     if not kept:
-        region.variables.bind(total, region.text.let_later(TYPES[fold.dtype], fold.start))
+        region.variables.bind(total, region.text.declare_variable(TYPES[fold.dtype], fold.start))
         return region.text.number_view(fold.dtype, region.variables.number(total)), total
     lengths = [f"{shape}[{axis}]" for axis in kept]
     like = None
     if model is not None and len(kept) > 1:
-        like = region.text.let_view(fold.dtype, model.at(), lengths, [model.strides[axis] for axis in kept])
+        like = region.text.declare_view(
+            fold.dtype, model.at(), lengths, [model.strides[axis] for axis in kept]
+        )
     target = region.variables.new(total, lengths, like)
     fill(region.text, target, fold.start)
     steps = dict(zip(kept, target.strides, strict=True))
     every = [f"{shape}[{axis}]" for axis in range(ndim)]
-    return region.text.let_view(
+    return region.text.declare_view(
         fold.dtype, target.at(), every, [steps.get(k, "0") for k in range(ndim)]
     ), total
 

@@ -101,7 +101,7 @@ def factors_of(region: RegionWriter, a: Variable, out: Variable, turned: bool = 
     """Add the lines that factor a matrix of the dtype of ``out``; or with ``turned`` its transpose."""
     n, kind, view = rows_of(region, a, out), type_of(out), region.variables.view(a)
     if turned:
-        view = region.text.let_view(view.dtype, view.at(), view.shape[::-1], view.strides[::-1])
+        view = region.text.declare_view(view.dtype, view.at(), view.shape[::-1], view.strides[::-1])
     region.text.demand(f"{n} < COUNTABLE")
     region.text.declarations[TABLE] = None
     text = FACTOR.substitute(kind=kind, getrf=number_of("getrf", kind))
@@ -124,7 +124,7 @@ def solve_by(text: Text, factors: Factors, columns: str, x: View, turned: bool =
 def by_columns(memory: OwnMemory, x: View, n: str, lengths: list[str]) -> View:
     """Return a view of the elements of ``x`` as a matrix that lies column by column."""
     size = np.dtype(x.dtype).itemsize
-    return memory.let_part(x, f"{x}.data", lengths, [f"{size}", f"{n} * {size}"][: len(lengths)])
+    return memory.subview(x, f"{x}.data", lengths, [f"{size}", f"{n} * {size}"][: len(lengths)])
 
 
 @c_text.register(Solve)
@@ -167,12 +167,12 @@ def determinant(op: Det | SLogDet, node: Apply, region: RegionWriter) -> None:
     kind = type_of(node.outputs[0])
     suffix = "f" if kind == "float" else ""
     text = DETERMINANT.substitute(kind=kind, suffix=suffix)
-    sign = region.text.let_later(kind, f"{info} ? 0 : 1")
-    logarithm = region.text.let_later(kind, f"{info} ? -__builtin_inf() : 0")
+    sign = region.text.declare_variable(kind, f"{info} ? 0 : 1")
+    logarithm = region.text.declare_variable(kind, f"{info} ? -__builtin_inf() : 0")
     arguments = f"{info} ? 0 : {n}, ({kind} *){matrix}.data, (int *){exchanged}.data, &{sign}, &{logarithm}"
     region.text.line(f"{region.text.function(text)}({arguments});")
     if isinstance(op, Det):
-        region.variables.know_number(node.outputs[0], f"{sign} * __builtin_exp{suffix}({logarithm})")
+        region.variables.bind_number(node.outputs[0], f"{sign} * __builtin_exp{suffix}({logarithm})")
     else:
         region.variables.bind(node.outputs[0], sign)
         region.variables.bind(node.outputs[1], logarithm)

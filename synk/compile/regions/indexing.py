@@ -133,7 +133,7 @@ def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
         raise NoText("a part of a number")
     target = changed_copy(region, node)
     data, shape, strides = part(region, op.idx_list, target, positions)
-    place, value = region.memory.let_part(target, data, shape, strides), spread(region, value_of(node), shape)
+    place, value = region.memory.subview(target, data, shape, strides), spread(region, value_of(node), shape)
     region.text.line(changed(region.text, value, place, not op.set_instead_of_inc, dense="0"))
 
 
@@ -152,7 +152,7 @@ def positions_in(region: RegionWriter, view: View, node: Apply, first: int) -> t
             raise NoText("an index that is no vector of whole numbers")
     slices = [entry if isinstance(entry, slice) else slice(None) for entry in entries]
     if any(entry != slice(None) for entry in slices):
-        view = region.memory.let_part(view, *part(region, slices, view, inputs))
+        view = region.memory.subview(view, *part(region, slices, view, inputs))
     return view, found
 
 

@@ -181,7 +181,7 @@ def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
     rows, columns = (view.shape[axis] for axis in pair)
     lengths = [*(view.shape[axis] for axis in kept), f"({rows} < {columns} ? {rows} : {columns})"]
     steps = [*(view.strides[axis] for axis in kept), " + ".join(view.strides[axis] for axis in pair)]
-    region.variables.know_view(node.outputs[0], x, view.at(), lengths, steps)
+    region.variables.bind_view(node.outputs[0], x, view.at(), lengths, steps)
 
 
 @c_text.register(AllocDiag)
@@ -196,7 +196,7 @@ def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
     copy(
         region.text,
         view,
-        region.text.let_view(view.dtype, target.at(), view.shape, [" + ".join(target.strides)]),
+        region.text.declare_view(view.dtype, target.at(), view.shape, [" + ".join(target.strides)]),
     )
 
 
@@ -209,8 +209,8 @@ def block_diagonal(op: BlockDiagonal, node: Apply, region: RegionWriter) -> None
     views = [region.variables.view(matrix) for matrix in node.inputs]
     target = region.variables.new(out, [" + ".join(view.shape[axis] for view in views) for axis in range(2)])
     fill(region.text, target)
-    row, column = region.text.let_later("long"), region.text.let_later("long")
+    row, column = region.text.declare_variable("long"), region.text.declare_variable("long")
     for view in views:
-        place = region.text.let_view(view.dtype, target.at(row, column), view.shape, target.strides)
+        place = region.text.declare_view(view.dtype, target.at(row, column), view.shape, target.strides)
         copy(region.text, view, place)
         region.text.line(f"{row} += {view.shape[0]}; {column} += {view.shape[1]};")

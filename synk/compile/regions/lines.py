@@ -97,24 +97,24 @@ class Text:
         self.line(f"const {kind} {name} = {expression};")
         return name
 
-    def let_later(self, kind: str, start: str = "0") -> str:
+    def declare_variable(self, kind: str, start: str = "0") -> str:
         """Add a line that names a variable of C, which later lines change; return the name."""
         name = self.name("t")
         self.line(f"{kind} {name} = {start};")
         return name
 
-    def let_array(self, values: Sequence[str]) -> str:
+    def declare_array(self, values: Sequence[str]) -> str:
         """Add a line that names an array of lengths or strides; return the name."""
         name = self.name("n")
         self.line(f"long {name}[{max(len(values), 1)}] = {{{', '.join(values) or 0}}};")
         return name
 
-    def let_view(self, dtype: str, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
+    def declare_view(self, dtype: str, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
         """Add lines that name a view, given C for its address, lengths and strides; return the view."""
-        lengths, steps = self.let_array(shape), self.let_array(strides)
+        lengths, steps = self.declare_array(shape), self.declare_array(strides)
         return self.view_of_arrays(dtype, len(shape), f"(char *)({data})", lengths, steps)
 
-    def let_rest(self, view: View, *steps: str) -> View:
+    def declare_subview(self, view: View, *steps: str) -> View:
         """Add a line that names the part of a view at positions ``steps`` along its first axes; return it."""
         n = len(steps)
         return self.view_of_arrays(

@@ -78,8 +78,8 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     kept = [_state(region, node, state) for state in states]
     for variable, constant in zip(op.inner_non_seqs(graph.inputs), constants, strict=True):
         _constant(region, graph, variable, constant)
-    done = region.text.let_later("long")
-    stops = region.text.let_later("char") if info.as_while else "0"
+    done = region.text.declare_variable("long")
+    stops = region.text.declare_variable("char") if info.as_while else "0"
     for array in arrays:
         region.text.demand(f"!{steps} || {array.rows} > 0")
     with region.block(f"{steps} && !{stops}", graph):
@@ -182,7 +182,7 @@ def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
     if isinstance(state.type, RandomType):
         return region.variables.generator(state, node)
     if not getattr(state.type, "ndim", 0):
-        return region.text.let_later(type_of(state), region.variables.number(state))
+        return region.text.declare_variable(type_of(state), region.variables.number(state))
     return _copied(region, region.variables.view(state))
 
 
@@ -223,7 +223,7 @@ def _row_for(text: Text, array: Array, offset: int, lengths: Sequence[str]) -> V
     if array.take:
         told = (f"{array.lengths}[{axis}] = {length};" for axis, length in enumerate(lengths, start=1))
         text.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
-    return text.let_rest(array.view, array.row(offset))
+    return text.declare_subview(array.view, array.row(offset))
 
 
 def _store(
@@ -238,7 +238,7 @@ def _store(
         if isinstance(variable.type, RandomType):
             continue
         if not getattr(variable.type, "ndim", 0):
-            region.variables.know_number(variable, region.variables.number(variable))
+            region.variables.bind_number(variable, region.variables.number(variable))
             continue
         value = region.variables.view(variable)
         # It may be a view of a row or a state that is overwritten before this result is stored.
@@ -253,7 +253,9 @@ def _store(
         elif isinstance(target, View):
             region.variables.store(variable, target)
         elif not getattr(variable.type, "ndim", 0):
-            region.variables.store(variable, region.text.let_rest(target[0].view, target[0].row(target[1])))
+            region.variables.store(
+                variable, region.text.declare_subview(target[0].view, target[0].row(target[1]))
+            )
         elif target not in written or written[target] != region.variables.view(variable):
             region.variables.store(
                 variable, _row_for(region.text, *target, region.variables.view(variable).shape)
@@ -262,7 +264,7 @@ def _store(
 
 def _rows(memory: OwnMemory, view: View, start: str, count: str) -> View:
     """Return the view of ``count`` rows from ``start`` on."""
-    return memory.let_part(view, view.at(start), [count, *view.shape[1:]], view.strides)
+    return memory.subview(view, view.at(start), [count, *view.shape[1:]], view.strides)
 
 
 def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as_while: bool) -> None:

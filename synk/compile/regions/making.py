@@ -51,11 +51,13 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
         region.text.demand_same(*([one for k, one in enumerate(v.shape) if k != axis] for v in (view, first)))
     lengths = first.shape
     lengths[axis] = " + ".join(view.shape[axis] for view in views)
-    target, at = region.variables.new(out, lengths), region.text.let_later("long")
+    target, at = region.variables.new(out, lengths), region.text.declare_variable("long")
     start = ["0"] * axis + [at]
     for view in views:
         copy(
-            region.text, view, region.text.let_view(view.dtype, target.at(*start), view.shape, target.strides)
+            region.text,
+            view,
+            region.text.declare_view(view.dtype, target.at(*start), view.shape, target.strides),
         )
         region.text.line(f"{at} += {view.shape[axis]};")
 
@@ -105,7 +107,7 @@ def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
     start, stop, step = [
         region.text.let("long", region.variables.number(variable)) for variable in node.inputs
     ]
-    count = region.text.let_later("long")
+    count = region.text.declare_variable("long")
     region.text.demand(f"numbers({start}, {stop}, {step}, &{count})")
     target, others = region.variables.new(out, [count]), region.text.let("int", f"let_others({count})")
     region.text.line(f"for (long i = 0; i < {count}; i++)")

@@ -47,21 +47,21 @@ class OwnMemory:
         self._text.line(f"room = {mark};")
         self._first = before
 
-    def let_part(self, source: View, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
+    def subview(self, source: View, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
         """Name a view of some elements of another one, whose memory is kept as long as this is needed."""
-        view = self._text.let_view(source.dtype, data, shape, strides)
+        view = self._text.declare_view(source.dtype, data, shape, strides)
         self.places.put(view.name, self.places.of(source.name))
         return view
 
     def scratch(self, dtype: str, shape: Sequence[str]) -> View:
         """Return the view of new memory, kept for the current node and for variables bound to the view."""
-        return self.new(len(shape), dtype, self._text.let_array(shape))
+        return self.new(len(shape), dtype, self._text.declare_array(shape))
 
     def copied_unless(self, condition: str, view: View) -> View:
         """Return a view of the same elements: the given view if a C condition holds, or a copy in C order."""
         text, place = self._text, self._take_place()
         holds = text.let("int", condition)
-        strides = text.let_array(["0"] * view.ndim)
+        strides = text.declare_array(["0"] * view.ndim)
         text.line(f"if (!{holds}) {{")
         self._take(place, f"dense({view.ndim}, {view}.shape, {np.dtype(view.dtype).itemsize}, {strides})")
         copy(text, view, text.view_of_arrays(view.dtype, view.ndim, f"m[{place}]", f"{view}.shape", strides))
@@ -78,7 +78,7 @@ class OwnMemory:
         The memory has the lengths that are in the array when the line runs.
         """
         text, ndim, place = self._text, len(shape), self._take_place()
-        lengths, strides = text.let_array(shape), text.let_array(["0"] * ndim)
+        lengths, strides = text.declare_array(shape), text.declare_array(["0"] * ndim)
         view = View(text.name("v"), dtype, ndim)
         text.line(f"View {view} = {{0, {lengths}, {strides}}};")
         self.places.put(view.name, {place})
@@ -102,7 +102,7 @@ class OwnMemory:
 
     def strides(self, ndim: int, dtype: str, lengths: str, like: View | None) -> tuple[str, str]:
         """Add lines that name the strides and the bytes of new memory; return both names; see `new`."""
-        strides, n_bytes = self._text.let_array(["0"] * ndim), self._text.name("b")
+        strides, n_bytes = self._text.declare_array(["0"] * ndim), self._text.name("b")
         how, model = ("dense", "") if like is None else ("dense_like", f", &{like}")
         size = np.dtype(dtype).itemsize
         self._text.line(f"const long {n_bytes} = {how}({ndim}, {lengths}, {size}, {strides}{model});")

@@ -29,7 +29,7 @@ def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
         region.text.demand(f"{region.variables.length(x, axis)} == 1")
     shape = ["1" if axis == "x" else view.shape[axis] for axis in op.new_order]
     strides = ["0" if axis == "x" else view.strides[axis] for axis in op.new_order]
-    region.variables.know_view(out, x, f"{view}.data", shape, strides)
+    region.variables.bind_view(out, x, f"{view}.data", shape, strides)
 
 
 @c_text.register(Split)
@@ -44,7 +44,7 @@ def split(op: Split, node: Apply, region: RegionWriter) -> None:
         region.text.demand(f"{length} >= 0")
         shape = view.shape
         shape[axis] = length
-        region.variables.know_view(variable, x, view.at(*["0"] * axis, at), shape, view.strides)
+        region.variables.bind_view(variable, x, view.at(*["0"] * axis, at), shape, view.strides)
         at = f"{at} + {length}"
     region.text.demand(f"{at} == {view.shape[axis]}")
 
@@ -64,14 +64,14 @@ def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
 @c_text.register(Shape_i)
 def one_length(op: Shape_i, node: Apply, region: RegionWriter) -> None:
     """Name the length of an axis as a number."""
-    region.variables.know_number(node.outputs[0], region.variables.length(node.inputs[0], op.i))
+    region.variables.bind_number(node.outputs[0], region.variables.length(node.inputs[0], op.i))
 
 
 @c_text.register(Shape)
 def all_lengths(op: Shape, node: Apply, region: RegionWriter) -> None:
     """Note the expressions of the lengths of all axes, without a vector in memory."""
     (x,) = node.inputs
-    region.variables.know_lengths(
+    region.variables.bind_lengths(
         node.outputs[0], [region.variables.length(x, axis) for axis in range(x.type.ndim)]
     )
 
@@ -84,7 +84,7 @@ def make_vector(op: MakeVector, node: Apply, region: RegionWriter) -> None:
     if out.type.dtype != "int64" or any(variable.type.dtype != "int64" for variable in node.inputs):
         region.variables.write_numbers(out, numbers)
     else:
-        region.variables.know_lengths(out, numbers)
+        region.variables.bind_lengths(out, numbers)
 
 
 @c_text.register(ScalarFromTensor)
@@ -111,7 +111,7 @@ def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
     lengths = region.variables.lengths(shape)
     if len(lengths) != node.outputs[0].type.ndim:
         raise NoText("a shape of another length")
-    region.variables.know_regrouped(node.outputs[0], x, lengths)
+    region.variables.bind_reshaped(node.outputs[0], x, lengths)
 
 
 @c_text.register(JoinDims)
@@ -127,7 +127,7 @@ def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
         lengths[op.axis : op.axis + 1] = region.variables.lengths(node.inputs[1])
     if len(lengths) != out.type.ndim:
         raise NoText("a shape of another length")
-    region.variables.know_regrouped(out, x, [f"(long)({length})" for length in lengths])
+    region.variables.bind_reshaped(out, x, [f"(long)({length})" for length in lengths])
 
 
 @c_text.register(Subtensor)
@@ -135,7 +135,7 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
     """View the elements that an index selects; of a vector of known lengths, note the chosen ones."""
     (x, *positions), (out,), variables = node.inputs, node.outputs, region.variables
     if x not in variables.known_lengths or not all(isinstance(position, Constant) for position in positions):
-        variables.know_view(out, x, *part(region, op.idx_list, variables.view(x), positions))
+        variables.bind_view(out, x, *part(region, op.idx_list, variables.view(x), positions))
         return
     (index,), lengths = op.idx_list, variables.lengths(x)
 
@@ -144,10 +144,10 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
 
     if isinstance(index, slice):
         some = slice(*map(constant, (index.start, index.stop, index.step)))
-        variables.know_lengths(out, lengths[some])
+        variables.bind_lengths(out, lengths[some])
     else:
         try:
-            variables.know_number(out, lengths[constant(index)])
+            variables.bind_number(out, lengths[constant(index)])
         except IndexError:
             raise NoText("no such length") from None
 
@@ -176,7 +176,7 @@ def part(
             shape.append(length)
             strides.append(step)
         elif isinstance(entry, slice):
-            first, count = region.text.let_later("long"), region.text.let_later("long")
+            first, count = region.text.declare_variable("long"), region.text.declare_variable("long")
             by = region.text.let("long", "1" if entry.step is None else number(entry.step))
             ends = f"{end(entry.start)}, {end(entry.stop)}"
             region.text.demand(f"slice({length}, {ends}, {by}, &{first}, &{count})")
@@ -203,4 +203,4 @@ def spread(region: RegionWriter, value: Variable, shape: Sequence[str]) -> View:
         if not fixed:
             region.text.demand(f"{own} == {length}")
         strides.append("0" if fixed else step)
-    return region.text.let_view(view.dtype, view.at(), shape, strides)
+    return region.text.declare_view(view.dtype, view.at(), shape, strides)

@@ -66,8 +66,8 @@ def ger(op, node: Apply, region: RegionWriter) -> None:
     a, left, right = region.variables.view(matrix), region.variables.view(x), region.variables.view(y)
     region.text.demand_same(a.shape, left.shape + right.shape)
     target = region.variables.new(out, a.shape)
-    column = region.text.let_view(a.dtype, left.at(), a.shape, [*left.strides, "0"])
-    row = region.text.let_view(a.dtype, right.at(), a.shape, ["0", *right.strides])
+    column = region.text.declare_view(a.dtype, left.at(), a.shape, [*left.strides, "0"])
+    row = region.text.declare_view(a.dtype, right.at(), a.shape, ["0", *right.strides])
     read = [a, column, row, _number(region, alpha, out)]
     run(region.text, _body("x0 + x3 * x1 * x2", read, target), [*read, target])
 
@@ -139,7 +139,7 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
     if lengths:
         target = region.variables.new(out, lengths)
     else:
-        region.variables.bind(out, region.text.let_later(TYPES[dtype]))
+        region.variables.bind(out, region.text.declare_variable(TYPES[dtype]))
         target = region.text.number_view(dtype, region.variables.number(out))
     place = _matrix(region.text, _matrix(region.text, target, 0) if n_left == 1 else target, 1)
     region.text.declarations[TABLE] = None
@@ -154,7 +154,7 @@ def _matrix(text: Text, view: View, axis: int) -> View:
     shape, strides = view.shape, view.strides
     shape.insert(axis, "1")
     strides.insert(axis, "0")
-    return text.let_view(view.dtype, view.at(), shape, strides)
+    return text.declare_view(view.dtype, view.at(), shape, strides)
 
 
 def as_blas_reads(region: RegionWriter, matrix: View, way: str = "") -> View:
@@ -163,5 +163,5 @@ def as_blas_reads(region: RegionWriter, matrix: View, way: str = "") -> View:
     BLAS reads matrices by rows and by columns. ``way`` is C behind the letter that tells which it is: with
     ``"== 'N'"`` a matrix that lies by columns is copied too.
     """
-    lead, size = region.text.let_later("int"), np.dtype(matrix.dtype).itemsize
+    lead, size = region.text.declare_variable("int"), np.dtype(matrix.dtype).itemsize
     return region.memory.copied_unless(f"lies(&{matrix}, {size}, &{lead}) {way}", matrix)

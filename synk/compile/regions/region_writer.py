@@ -131,7 +131,7 @@ class RegionWriter:
         else:
             text.line(f"const char *const a{k} = number_in(given[{k}], {number});")
             text.demand(f"a{k}")
-            self.variables.know_number(variable, f"*(const {kind} *)a{k}")
+            self.variables.bind_number(variable, f"*(const {kind} *)a{k}")
 
     def _return_copy(self, k: int, variable: Variable) -> None:
         """Copy a result that is a number, or lies in other memory, to its own array; return a generator."""

@@ -125,9 +125,9 @@ class Variables:
     def bind_part(self, variable: Variable, view: View, *steps: str) -> None:
         """Note that a variable is the part of a view at the positions ``steps`` along its first axes."""
         if variable.type.ndim:
-            self.bind(variable, self._text.let_rest(view, *steps))
+            self.bind(variable, self._text.declare_subview(view, *steps))
         else:
-            self.know_number(variable, f"*({view.kind} *)({view.at(*steps)})")
+            self.bind_number(variable, f"*({view.kind} *)({view.at(*steps)})")
 
     def same(self, variable: Variable, source: Variable) -> None:
         """Note that a variable has the elements of another one, and the same name."""
@@ -137,25 +137,25 @@ class Variables:
             has_axes = getattr(variable.type, "ndim", 0)
             self.bind(variable, self.view(source) if has_axes else self.number(source))
 
-    def know_number(self, variable: Variable, expression: str) -> None:
+    def bind_number(self, variable: Variable, expression: str) -> None:
         """Add a line that names the value of a variable without axes, given its expression."""
         self._numbers[variable] = self._text.let(type_of(variable), expression)
 
-    def know_lengths(self, variable: Variable, lengths: Sequence[str]) -> None:
+    def bind_lengths(self, variable: Variable, lengths: Sequence[str]) -> None:
         """Note the elements of a vector of lengths, as expressions."""
         self._lengths[variable] = lengths
 
-    def know_view(
+    def bind_view(
         self, variable: Variable, source: Variable, data: str, shape: Sequence[str], strides: Sequence[str]
     ) -> None:
         """Add lines that name the view of a variable whose elements lie in the memory of another one."""
         view = self.view(source)
         if shape:
-            self.bind(variable, self._memory.let_part(view, data, shape, strides))
+            self.bind(variable, self._memory.subview(view, data, shape, strides))
         else:
-            self.know_number(variable, f"*(const {view.kind} *)({data})")
+            self.bind_number(variable, f"*(const {view.kind} *)({data})")
 
-    def know_regrouped(self, variable: Variable, source: Variable, shape: Sequence[str]) -> None:
+    def bind_reshaped(self, variable: Variable, source: Variable, shape: Sequence[str]) -> None:
         """Name the view of a variable that has the elements of another one, in C order, in another shape.
 
         It lies in the memory of the other one if that is possible, which each call decides, or else in a
@@ -163,7 +163,7 @@ class Variables:
         """
         text, view, n = self._text, self.view(source), len(shape)
         size = np.dtype(view.dtype).itemsize
-        lengths, strides = text.let_array(shape), text.let_array(["0"] * n)
+        lengths, strides = text.declare_array(shape), text.declare_array(["0"] * n)
         total = text.let("long", f"elements({view.ndim}, {view}.shape)" if view.ndim else "1")
         text.demand(f"fill_in({n}, {lengths}, {total})")
         as_it_lies = f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})"
@@ -173,7 +173,7 @@ class Variables:
             self._memory.places.put(made.name, self._memory.places.of(dense.name))
             self.bind(variable, made)
         else:
-            self.know_number(variable, f"*({view.kind} *){dense}.data")
+            self.bind_number(variable, f"*({view.kind} *){dense}.data")
 
     def write_numbers(self, variable: Variable, numbers: Sequence[str]) -> None:
         """Add lines that write a vector of numbers to new memory."""
@@ -188,7 +188,7 @@ class Variables:
         order of those of the view ``like``, which has as many.
         """
         ndim, dtype = variable.type.ndim, variable.type.dtype
-        lengths = shape if isinstance(shape, str) else self._text.let_array(shape)
+        lengths = shape if isinstance(shape, str) else self._text.declare_array(shape)
         if variable in self._destined:
             place = self._destined[variable]
             view = place if isinstance(place, View) else place(lengths)

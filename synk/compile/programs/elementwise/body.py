@@ -152,7 +152,7 @@ def _apply_loop(
         raise NoTemplate("a number of steps that must not be negative, which Python says")
     n_states = len(dtypes) - scalar_op.is_while
     begin = [*given[:n_states], *[write.literal(False, "bool")] * scalar_op.is_while]
-    states = [write.let_later(value, dtype) for value, dtype in zip(begin, dtypes, strict=True)]
+    states = [write.declare_variable(value, dtype) for value, dtype in zip(begin, dtypes, strict=True)]
     with write.steps(f"i < {n_steps}" + f" && !{states[-1]}" * scalar_op.is_while):
         # Elements take their steps one by one, so functions are not computed on vectors.
         write.dialect, dialect = with_slower(write.dialect), write.dialect

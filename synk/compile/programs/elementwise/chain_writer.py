@@ -64,14 +64,14 @@ class Writer:
         self.lines.append(f"const {type_name(dtype)} {name} = {expression};")
         return Value(name, dtype)
 
-    def let_later(self, start: Value, dtype: str) -> Value:
+    def declare_variable(self, start: Value, dtype: str) -> Value:
         """Add a statement that names a variable of type ``dtype``, which later statements `set`."""
         name = f"t{len(self.lines)}"
         self.lines.append(f"{type_name(dtype)} {name} = {start};")
         return Value(name, dtype)
 
     def set(self, name: Value, value: Value) -> None:
-        """Add a statement that assigns a value to a variable named by `let_later`."""
+        """Add a statement that assigns a value to a variable named by `declare_variable`."""
         self.lines.append(f"{name} = {value};")
 
     @contextmanager
