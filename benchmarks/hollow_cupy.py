@@ -107,7 +107,7 @@ def installed(observed=True):
         cupy.RawModule = _raw_module(log)
         _give_cudnn(cupy, log, undo)
         undo.enter_context(
-            patch("synk.run.device.choose.survey", lambda: Survey((Gpu(0, "NVIDIA H200"),))),
+            patch("synk.gpu.setup.choose_gpus.survey", lambda: Survey((Gpu(0, "NVIDIA H200"),))),
         )
         try:
             yield log

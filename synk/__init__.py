@@ -142,8 +142,8 @@ def fork(
         Ranks, this process included; by default one per GPU, or per core that this process may use. If
         there are more ranks than GPUs, ranks share GPUs, with a `SynkWarning`.
     device : {"cpu", "cuda"}, optional
-        The device to compute on; by default GPUs, if CuPy is installed and there are any, else cores. Rank i
-        has the i-th of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+        The device to compute on; by default GPUs, if there are any and what they need is installed, else
+        cores. Rank i has the i-th of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
     threads : int, optional
         Threads that matrix products of each rank use; by default cores // ranks, at least one. There is a
         `SynkWarning` if they are more than the CPUs.
@@ -169,7 +169,7 @@ def fork(
         The precision in which GPUs multiply float32 matrices: "tf32" is faster and keeps 10 bits of each
         factor's fraction. With "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays
         between products are kept in 16 bits too; shared variables, updates and results stay float32. By
-        default "float32", unless ``CUPY_TF32`` says otherwise.
+        default "float32", unless an environment variable says otherwise (docs/gpu.rst).
     cuda_graphs : bool
         Whether GPUs record the kernel launches of a function, once it has been called a few times with the
         same shapes, and repeat them as one CUDA graph from then on. A warning says for which functions it is
@@ -185,7 +185,7 @@ def fork(
     SynkStateError
         If a run is open already.
     CudaUnavailable
-        If GPUs are asked for and driver, GPU or CuPy is missing or fails.
+        If GPUs are asked for and driver, GPU or a library is missing or fails.
     CudaInitialisedError
         If this process has used a GPU already, because processes that it forks could not use one then.
     """

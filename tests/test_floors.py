@@ -4,8 +4,10 @@ The syntax tree of every module is read, nothing is imported.
 ``python tests/test_floors.py`` prints the floors with what each suite imports, and every arrow up. Rules:
 
 - every suite of synk has a floor, and imports suites of lower floors only; so have and do the parts of a
-  suite, and theirs. Into ``gpu/`` arrows go up as well: what it registers is still asked for by name;
+  suite, and theirs. One import alone goes up, that of ``gpu/`` where devices are chosen: there it enters
+  itself in the tables of the others;
 - modules make no circle either, wherever in them an import stands;
+- outside of ``gpu/`` no line names CuPy, NCCL or cuDNN, but where devices are chosen and in the doctor;
 - ``transport/`` imports no PyTensor;
 - no module is loose, each suite's first line says what it is for, no docstring opens with a question word;
 - a public class has one home, and no two modules of a suite share a name or differ by its ending, but that a
@@ -21,7 +23,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
     ),
     "synk.transport": ({"memory", "processes"}, {"commands"}, {"comm"}, {"machines"}),
     "synk.compile": (
-        {"compat", "native"},  # compat: what differs between versions of PyTensor
+        {"array_modules", "compat", "native"},  # compat: what differs between versions of PyTensor
         {"host_call"},
         {"tables"},  # what Ops say about themselves
         {"programs"},
@@ -71,7 +73,12 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"session"},
     ),
     "synk.ops": ({"kernels"}, {"*"}),
-    "synk.gpu": ({"comm", "device", "elementwise", "passes"}, {"dispatch", "kernels", "rank"}, {"speedups"}),
+    "synk.gpu": (
+        {"comm", "device", "elementwise"},
+        {"dispatch", "kernels", "rank", "rewriting"},
+        {"speedups"},
+        {"setup"},
+    ),
     "synk.tools": ({"doctor"}, {"bench", "cache"}),
     "synk.extensions": (
         {"batches", "checkpoint", "gradients", "initialisers", "schedules"},
@@ -81,7 +88,18 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"pymc"},
     ),
 }
-REACHED_FROM_BELOW = "synk.gpu"
+# The one module that imports what is above it, and what that enters itself in: programs and runs on GPUs.
+REGISTRATION = ("synk.run.device.choose", "synk.gpu")
+# Of libraries that only GPUs need. `nccl=` is an option that users of Synkhronos pass.
+LIBRARIES = re.compile(r'cupy|cudnn|(?<!", )nccl(?!: bool|", nccl|`)', re.IGNORECASE)
+# The last one tells owners of any array how to copy it to the host.
+MAY_NAME_LIBRARIES = (
+    "synk.gpu.",
+    "synk.run.device.choose",
+    "synk.tools.doctor.gpus",
+    "synk.tools.doctor.gpu_probe",
+    "synk.values.checks",
+)
 WITHOUT_PYTENSOR = ("synk.values", "synk.transport")
 # What extensions may import of synk, beside what `import synk` brings: public packages, and the one way to
 # replace a file and to check a number.
@@ -96,11 +114,16 @@ FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
 
 @dataclass(frozen=True)
 class Module:
-    """A module by its full name, with its syntax tree."""
+    """A module by its full name, with its text."""
 
     name: str
-    tree: ast.Module
+    text: str
     is_package: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return ast.parse(self.text, self.name)
 
 
 @dataclass(frozen=True)
@@ -124,7 +147,7 @@ class Import:
 def read_modules() -> list[Module]:
     """Read every module of the source tree; no rule changes them."""
     return [
-        Module(name, ast.parse(path.read_text(), str(path)), path.name == "__init__.py")
+        Module(name, path.read_text(), path.name == "__init__.py")
         for package, folder in FOLDERS.items()
         for path in sorted(folder.rglob("*.py"))
         for name in [module_name(package, path.relative_to(folder))]
@@ -254,9 +277,24 @@ def arrows(modules: list[Module]) -> Iterator[Arrow]:
 def upward(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for every import of a part that is not on a lower floor."""
     for arrow in arrows(modules):
-        if arrow.goes_up and not f"{arrow.target}.".startswith(f"{REACHED_FROM_BELOW}."):
+        if arrow.goes_up and not is_registration(arrow.module, arrow.target):
             here, there = floor(arrow.package, arrow.here), floor(arrow.package, arrow.there)
             yield f"{arrow.module}:{arrow.line} on floor {here} imports {arrow.target} on floor {there}"
+
+
+def is_registration(module: str, target: str) -> bool:
+    """Say whether an import is the one by which GPUs enter themselves below."""
+    importer, package = REGISTRATION
+    return module == importer and f"{target}.".startswith(f"{package}.")
+
+
+def named(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every line that names a library which only GPUs need."""
+    for module in modules:
+        if not f"{module.name}.".startswith(MAY_NAME_LIBRARIES) and not inside_extensions(module.name):
+            for number, line in enumerate(module.text.splitlines(), start=1):
+                if found := LIBRARIES.search(line):
+                    yield f"{module.name}:{number} names {found[0]}"
 
 
 def with_pytensor(modules: list[Module]) -> Iterator[str]:
@@ -322,7 +360,12 @@ def circles(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for every circle of imports that a walk meets first."""
     names = {module.name for module in modules}
     graph = {
-        module.name: sorted({asked.target(names) for asked in imports(module)} & names) for module in modules
+        module.name: sorted(
+            target
+            for target in {asked.target(names) for asked in imports(module)} & names
+            if not is_registration(module.name, target)
+        )
+        for module in modules
     }
     done: set[str] = set()
 
@@ -378,7 +421,10 @@ def assigned_globals(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{node.lineno} assigns the global {names}: pass an object in instead"
 
 
-RULES = [homeless, speechless, upward, circles, with_pytensor, homonyms, twins, private, assigned_globals]
+RULES = [
+    *(homeless, speechless, upward, circles, named, with_pytensor),
+    *(homonyms, twins, private, assigned_globals),
+]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -390,7 +436,7 @@ def made_up(sources):
     """Return modules of lines ``name: text``; a name that ends in a dot, or none at all, is a package's."""
     for source in sources.split("\n"):
         name, text = source.split(":", 1)
-        yield Module(f"synk.{name}".rstrip("."), ast.parse(text.strip()), name.endswith(".") or not name)
+        yield Module(f"synk.{name}".rstrip("."), text.strip(), name.endswith(".") or not name)
 
 
 IN_TYPES = "values.rows: if TYPE_CHECKING: from ..run.arrays.data import Data\nrun.arrays.data:"
@@ -433,6 +479,13 @@ VIOLATIONS = [
     (circles, CIRCLE, "transport.memory.shm -> synk.transport.memory.limits -> synk.transport.memory.shm"),
     (circles, CIRCLE_OF_TYPES, "synk.values.rows -> synk.values.lengths -> synk.values.rows"),
     (circles, "run.arrays.x: import synk.run.arrays.x", "synk.run.arrays.x -> synk.run.arrays.x"),
+    (
+        upward,
+        "run.launch.x: import synk.gpu\ngpu.: 'GPUs.'",
+        "x:1 on floor 4 imports synk.gpu on floor 5",
+    ),
+    (named, "run.rank.x: # as CuPy has it\ngpu.y: # cupy", "synk.run.rank.x:1 names CuPy"),
+    (named, 'run.x: def f(nccl: bool = True): checked("nccl", nccl), import_nccl()', "x:1 names nccl"),
     (with_pytensor, "transport.comm.host: def f(): from pytensor import shared", "host:1 imports PyTensor"),
     (
         homonyms,

@@ -5,7 +5,7 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
     linker              pairs itself with rewrites, and runs the program when the function is called
     rewriting/          PyTensor's rewrites and ours, without ``wrong_rewrites``
     programs/           ``emit`` has the passes decide about the program, one by one, and writes it down:
-      elementwise/        joins elementwise Ops, and writes them in C or CUDA
+      elementwise/        joins elementwise Ops, and writes their kernels
       passes/             decisions; ``plan`` has the list of them
       text/               writer writes the lines; program is what they become, and says whom to blame when
                           one fails; transfer and buffers are what it calls beside implementations

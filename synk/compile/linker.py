@@ -55,7 +55,7 @@ class ArrayLinker(JITLinker):
         Told which parts of a flat vector are final; see `synk.compile.programs.emit.emit`.
     narrow : {"float16", "bfloat16"}, optional
         Keep float32 arrays between nodes in 16 bits where products read them; inputs, results and shared
-        variables stay float32. See `synk.gpu.passes.narrow`.
+        variables stay float32. See `synk.compile.programs.passes.narrow`.
     native : bool, default True
         Run what has C texts as C functions, if there is a compiler and ``xp`` is NumPy; see
         `synk.compile.regions`. With ``narrow``, graphs run in Python.

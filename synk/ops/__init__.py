@@ -5,16 +5,14 @@
     all_reduce  all_sum        all_gather  reduce_scatter  broadcast
 
 Arrays of images have the axes (images, channels, height, width). Each Op is defined in plain NumPy, and
-computed by kernels that `synk.ops.kernels` chooses. Three modules rewrite graphs: `layout` moves the channels
-of images to the last axis, `fuse` joins biases and rectifiers with the Op before them, and `residual`, for
-GPUs, the Ops at the end of a residual block.
+computed by kernels that `synk.ops.kernels` chooses. Two modules rewrite graphs: `layout` moves the channels
+of images to the last axis, and `fuse` joins biases and rectifiers with the Op before them.
 """
 
 from synk.exact.collectives.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.exact.collectives.marks import addend, whole
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
 from synk.ops import layout as _layout  # noqa: F401
-from synk.ops import residual as _residual  # noqa: F401
 from synk.ops import row_rules as _row_rules  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.batch_norm import batch_norm

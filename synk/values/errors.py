@@ -23,7 +23,7 @@ class CudaInitialisedError(SynkStateError):
 
 
 class CudaUnavailable(SynkError, RuntimeError):
-    """The script asks for GPUs, but the driver, a GPU or CuPy is missing or fails."""
+    """The script asks for GPUs, but the driver, a GPU or a library is missing or fails."""
 
 
 class SharedMemoryFull(SynkError, MemoryError):

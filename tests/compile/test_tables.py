@@ -82,12 +82,6 @@ def test_what_is_computed_in_place_takes_none(output):
     assert not accepts_out(array_funcify(output.owner.op, output.owner, np), np)
 
 
-def test_the_path_that_docs_have_shown_still_serves():
-    from synk.gpu.dispatch.width import Width, width
-
-    assert (Width, width) == (tables.Width, tables.width)
-
-
 # --- each table that an Op needs ------------------------------------------------------------------
 
 
@@ -125,7 +119,7 @@ OF_OURS = {
         "GlobalAvgPool2d",
         "LayerNorm",
     }
-    | {"LayerNormGradient", "MaxPool2d", "Residual", "ResidualGradient", "SoftmaxCrossEntropy"}
+    | {"LayerNormGradient", "MaxPool2d", "SoftmaxCrossEntropy"}
     | {"SoftmaxCrossEntropyGradient"},
     "free_inputs": {KernelOp, CollectiveOp, Mark, *ROWS},  # they read arrays
     "width": {"After", CollectiveOp, Mark, *ROWS},  # collectives are those of float32
@@ -133,8 +127,8 @@ OF_OURS = {
     # Products are counted; what passes over memory has next to no arithmetic.
     "flops_of": {"After", CollectiveOp, Mark, *ROWS}
     | {"AvgPool2d", "AvgPool2dGradient", "BatchNorm", "BatchNormGradient"}
-    | {"GlobalAvgPool2d", "LayerNorm", "LayerNormGradient", "MaxPool2d", "MaxPool2dGradient", "Residual"}
-    | {"ResidualGradient", "SoftmaxCrossEntropy", "SoftmaxCrossEntropyGradient"},
+    | {"GlobalAvgPool2d", "LayerNorm", "LayerNormGradient", "MaxPool2d", "MaxPool2dGradient"}
+    | {"SoftmaxCrossEntropy", "SoftmaxCrossEntropyGradient"},
 }
 
 # The same of PyTensor's Ops, by the module that defines them or by name.

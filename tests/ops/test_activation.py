@@ -9,9 +9,7 @@ from pytensor.tensor.elemwise import Elemwise
 from support.cases.op_checks import PLAIN, agree, draw, ops_of, values_of
 from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.programs.elementwise import has_template
-from synk.compile.programs.elementwise.dialect import CUDA
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAG
 from synk.ops import relu
 from synk.ops.activation import rectify
 
@@ -65,14 +63,10 @@ def test_second_derivatives_are_those_of_pieces():
 
 def test_it_fuses_with_its_neighbours():
     x, y = pt.matrix("x"), pt.matrix("y")
-    mode = array_mode(ArrayLinker(native=False)).including(TAGS["C"])
+    mode = array_mode(ArrayLinker(native=False)).including(TAG)
     function = pytensor.function([x, y], relu(x * 2 + y) - 1, mode=mode)
     (node,) = function.maker.fgraph.toposort()
     assert isinstance(node.op.scalar_op, Composite)
-
-
-def test_it_has_a_template_for_cuda_too():
-    assert has_template(rectify(pt.matrix("x", dtype="float32")).owner, CUDA)
 
 
 def test_it_is_one_op_of_one_kind():

@@ -12,7 +12,7 @@ from pytensor.tensor.extra_ops import CpuContiguous
 from support.slow import slow
 from synk import ops
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAG
 from synk.ops.image import ImageOp
 
 RNG = np.random.default_rng(5)
@@ -28,7 +28,7 @@ def images(*shape):
 
 
 def compiled(inputs, outputs):
-    mode = array_mode(ArrayLinker(native=False)).including(TAGS["C"])
+    mode = array_mode(ArrayLinker(native=False)).including(TAG)
     return pytensor.function(inputs, outputs, mode=mode)
 
 

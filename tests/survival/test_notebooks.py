@@ -114,11 +114,11 @@ ON_GPUS = f"""
 import sys; sys.path.append({str(TESTS)!r})
 import os, signal, numpy as np, pytensor, pytensor.tensor as pt, synk
 from support.cupy import fake_cupy
-from synk.run.device import choose
 from synk.gpu.device import probe
+from synk.gpu.setup import choose_gpus
 
 fake_cupy.make(n_gpus=2)
-choose.survey = lambda: probe.Survey(tuple(probe.Gpu(number, "a stand-in") for number in range(2)))
+choose_gpus.survey = lambda: probe.Survey(tuple(probe.Gpu(number, "a stand-in") for number in range(2)))
 
 def make():
     global f, v

@@ -33,6 +33,7 @@ from synk.compile.dispatch import (  # noqa: F401  (they register entries)
     linalg,
     pick,
     reduce,
+    rounded,
     sampler,
     scalar,
     scan,
@@ -41,11 +42,11 @@ from synk.compile.dispatch import (  # noqa: F401  (they register entries)
     signal,
     solve,
     spectrum,
+    storage_width,
     subtensor,
 )
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, array_scalar
-from synk.gpu.dispatch import rounded, width  # noqa: F401  (they register entries)
 
 __all__ = ["array_funcify", "array_scalar"]
 

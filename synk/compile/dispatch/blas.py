@@ -1,8 +1,7 @@
-"""Entries for products of matrices, of batches too, and `product` for factors narrower than their result.
+"""Entries for products of matrices, and of batches of them.
 
-    product(xp, left, right, out_dtype) -> NumPy, others: matmul of factors cast to out_dtype
-                                        -> CuPy: `cublas`, where it takes these dtypes, else the same
-    dot_of(xp, factors)                 -> NumPy: oneDNN for matrices of float32, where it is faster
+    dot_of(xp, factors) -> ``dot`` of the array module
+                        -> NumPy: oneDNN for matrices of float32, where it is faster
 
 In every update ``beta * z + alpha * (x @ y)`` the target may be uninitialised memory when ``beta`` is 0, so
 it is overwritten then, never multiplied.
@@ -20,11 +19,11 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.math import Dot
 
+from synk.compile.array_modules import array_module
 from synk.compile.compat import Ger
 from synk.compile.native.onednn_products import faster_products
 from synk.compile.programs.text.transfer import is_on_device
 from synk.compile.tables import array_funcify, flops_of, takes_out
-from synk.gpu.dispatch.cublas import can_multiply, multiply
 
 # The position of the left factor among the inputs; its last axis is the one that is summed over.
 LEFT = {Dot: 0, Dot22: 0, Dot22Scalar: 0, BatchedDot: 0, Gemm: 2, Gemv: 2}
@@ -62,7 +61,7 @@ def scaled_dot(op, node, xp):
 @array_funcify.register(BatchedDot)
 def batched_dot(op, node, xp):
     """Compute ``x[i] @ y[i]`` for every i."""
-    matmul = matmul_of(xp)
+    matmul = array_module(xp).matmul
 
     def product(x, y, out=None):
         if len(x) != len(y):
@@ -132,73 +131,8 @@ def _update(target, alpha, product, beta, inplace):
     return target
 
 
-def matmul_of(xp: Any) -> Callable:
-    """Return ``matmul(left, right, out=None)`` of an array module."""
-    return partial(product, xp) if _has_cublas(xp) else xp.matmul
-
-
 def dot_of(xp: Any, *factors: Variable) -> Callable:
     """Return ``dot(left, right, out=None)`` of an array module, for matrices and vectors."""
     if xp is np and [(v.type.ndim, v.type.dtype) for v in factors] == [(2, "float32")] * 2:
         return faster_products() or np.dot
-    return partial(product, xp) if _has_cublas(xp) else xp.dot
-
-
-@takes_out
-def product(xp: Any, left: Any, right: Any, out_dtype: Any = None, out: Any = None) -> Any:
-    """Return ``left @ right``, of shapes (..., m, k) and (..., k, n) or vectors; other axes broadcast.
-
-    With CuPy, transposed or broadcast views are read without a copy. ``out_dtype`` is by default that of the
-    factors. If it is float32 and the factors have 16 bits, sums are computed and returned in float32, by
-    cuBLAS, or elsewhere by casting the factors. ``out`` has this dtype, the result's shape, and memory of its
-    own.
-    """
-    factors = np.promote_types(left.dtype, right.dtype)
-    dtype = factors if out_dtype is None else np.dtype(out_dtype)
-    if not (_has_cublas(xp) and can_multiply(factors, dtype)):
-        return xp.matmul(_cast(left, dtype), _cast(right, dtype), out=out)
-    if min(left.ndim, right.ndim) == 1:
-        return _product_of_vectors(xp, left, right, dtype, out)
-    if left.shape[-1] != right.shape[-2]:
-        raise ValueError(
-            f"matrices of shapes {left.shape} and {right.shape} cannot be multiplied: the last length of "
-            "the left one and the one before the last of the right one differ"
-        )
-    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    shape = (*batch, left.shape[-2], right.shape[-1])
-    fits = out is not None and out.shape == shape and out.dtype == dtype and out.flags.c_contiguous
-    result = out if fits else xp.empty(shape, dtype)
-    if 0 in shape or left.shape[-1] == 0:
-        result.fill(0)
-    else:
-        left, right = (_with_axes(_cast(factor, factors), len(shape)) for factor in (left, right))
-        multiply(xp, left, right, result)
-    if out is None or fits:
-        return result
-    out[...] = result
-    return out
-
-
-def _product_of_vectors(xp: Any, left: Any, right: Any, dtype: Any, out: Any) -> Any:
-    """Return the product if a factor is a vector, which counts as a matrix of one row or one column."""
-    row, column = left.ndim == 1, right.ndim == 1
-    as_matrices = left[None] if row else left, right[:, None] if column else right
-    result = product(xp, *as_matrices, dtype)
-    result = result[..., 0] if column else result
-    result = result[..., 0, :] if row and not column else result[..., 0] if row else result
-    if out is None:
-        return result
-    out[...] = result
-    return out
-
-
-def _cast(array: Any, dtype: Any) -> Any:
-    return array if array.dtype == dtype else array.astype(dtype)
-
-
-def _with_axes(array: Any, ndim: int) -> Any:
-    return array[(None,) * (ndim - array.ndim)] if array.ndim < ndim else array
-
-
-def _has_cublas(xp: Any) -> bool:
-    return xp.__name__ == "cupy"
+    return array_module(xp).dot

@@ -10,7 +10,7 @@ from operator import attrgetter
 import numpy as np
 from pytensor.tensor.blockwise import Blockwise
 
-from synk.compile.dispatch.blas import matmul_of
+from synk.compile.array_modules import array_module
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.lapack import as_declared
 from synk.compile.host_call import HostCall
@@ -43,7 +43,7 @@ def batched_function(op: Blockwise, xp):
     if spec is None or len(op.outputs_sig) > 1 or spec[0].startswith("scipy."):
         return None
     name = spec[0].removeprefix("numpy.")
-    return matmul_of(xp) if name == "matmul" else attrgetter(name)(xp)
+    return array_module(xp).matmul if name == "matmul" else attrgetter(name)(xp)
 
 
 class Batch:

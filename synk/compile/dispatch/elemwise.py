@@ -1,9 +1,9 @@
 """Entry for Elemwise: a scalar Op over whole arrays, in place where the graph allows it.
 
-On a GPU a Composite is computed by a kernel, and so is a scalar Op that array functions are slow at;
-``array_scalar`` says how to compute any other. This file chooses, and adds the check of lengths and the
-``out=`` of in-place patterns. If there is no kernel, the scalar Ops of a Composite run one after another on
-whole arrays:
+Where an array module has kernels, a Composite is computed by one, and so is a scalar Op that array functions
+are slow at; ``array_scalar`` says how to compute any other. This file chooses, and adds the check of lengths
+and the ``out=`` of in-place patterns. If there is no kernel, the scalar Ops of a Composite run one after
+another on whole arrays:
 
     node -> expand: a graph with an Elemwise for each scalar Op -> emit -> Unfused
 """
@@ -21,8 +21,8 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import Elemwise
 
+from synk.compile.array_modules import array_module
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.elemwise_kernel import fused
 from synk.compile.host_call import HostCall
 from synk.compile.programs.emit import emit
 from synk.compile.tables import accepts_out, array_funcify, array_scalar, takes_out
@@ -47,7 +47,7 @@ def elemwise(op, node, xp):
     composite = isinstance(op.scalar_op, Composite)
     without_kernel = unfused if composite else _by_array_functions
     if composite or (node.outputs[0].type.ndim and isinstance(op.scalar_op, KERNEL_ALONE)):
-        kernel = fused(node, xp, partial(without_kernel, node, xp))
+        kernel = array_module(xp).elementwise(node, partial(without_kernel, node, xp))
         if kernel is not None:
             return kernel
     return without_kernel(node, xp)

@@ -3,17 +3,18 @@
 SciPy's linear algebra takes longer to import than all of synk; it is imported when a graph first needs it.
 """
 
-from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.tensor.linalg.dtype_utils import linalg_output_dtype
 
+from synk.compile.array_modules import array_module
+
 
 def scipy_linalg(xp: ModuleType) -> ModuleType:
-    """Return ``scipy.linalg``, or the smaller module that CuPy has in its place."""
-    return import_module("scipy.linalg" if xp is np else "cupyx.scipy.linalg")
+    """Return ``scipy.linalg``, or the module that another array module has in its place."""
+    return array_module(xp).scipy_module("linalg")
 
 
 def lapack(name: str, dtype: np.dtype):
@@ -39,19 +40,8 @@ def as_declared(result, variable):
 
 
 def raising(xp: ModuleType, function):
-    """Return ``function`` of ``xp.linalg`` in a form that raises LinAlgError where it fails, as NumPy's do.
-
-    CuPy returns invalid numbers unless it is told to check for failures, which waits for the device.
-    """
-    if xp is np:
-        return function
-    errstate = import_module("cupyx").errstate
-
-    def call(*inputs, **keywords):
-        with errstate(linalg="raise"):
-            return function(*inputs, **keywords)
-
-    return call
+    """Return ``function`` of ``xp.linalg`` in a form that raises LinAlgError where it fails."""
+    return array_module(xp).raising(function)
 
 
 def in_batches(function):

@@ -41,7 +41,7 @@ def inverse(op, node, xp):
 def pseudo_inverse(op, node, xp):
     """Compute the Moore-Penrose inverse."""
     dtype, pinv = work_dtype(node), raising(xp, xp.linalg.pinv)
-    # CuPy has no short cut for Hermitian matrices.
+    # NumPy alone has a short cut for Hermitian matrices.
     keywords = {"hermitian": op.hermitian} if xp is np else {}
     return in_batches(lambda x: pinv(x.astype(dtype, copy=False), **keywords))
 

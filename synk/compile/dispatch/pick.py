@@ -18,7 +18,7 @@ def repeat(op, node, xp):
         return lambda x, times: xp.repeat(x, times, axis=axis)
 
     def taken(x, times):
-        # CuPy's own waits for the device to learn how long the result is; here the host knows.
+        # A device would be waited for to learn how long the result is; here the host knows.
         length = x.size if axis is None else x.shape[axis]
         return x.take(xp.asarray(np.repeat(np.arange(length), times)), axis=axis)
 

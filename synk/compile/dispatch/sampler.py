@@ -3,8 +3,8 @@
     sampler(op) -> sample(generator, size, *parameters) -> array of the Op's dtype
 
 Generators are NumPy's, on the host. If the Op is not in place, it draws from a copy of its generator, as in
-PyTensor. With an array module that compiles CUDA, the distributions of `device_random` are drawn on the
-device, which gives other numbers of the same distribution; all others are drawn on the host and copied.
+PyTensor. An array module on a device may draw there, which gives other numbers of the same distribution; what
+it does not draw is drawn on the host and copied.
 
 Most draw as the Op itself defines. Categories are the same numbers as PyTensor's, in less time. These draw
 other numbers than PyTensor, of the same distribution, as fast as NumPy draws them or faster:
@@ -31,10 +31,10 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.tensor.random.op import RandomVariable
 
+from synk.compile.array_modules import array_module
 from synk.compile.host_call import HostCall
 from synk.compile.native.bit_generators import copy_generator
 from synk.compile.tables import array_funcify
-from synk.gpu.dispatch.device_random import device_sampler
 
 Sample = Callable[..., np.ndarray]
 # Draws of these are whole permutations or choices, of which their parameters tell how many there are.
@@ -189,7 +189,7 @@ def random_variable(op, node, xp):
     """Return the advanced generator and a draw."""
     if type(op).perform is not RandomVariable.perform:
         return HostCall(node, xp)
-    on_device = device_sampler(op, xp)
+    on_device = array_module(xp).sampler(op)
     inplace = op.inplace
     sample = on_host(op, xp) if on_device is None else shaped(on_device, node.outputs[1].type.ndim)
 

@@ -8,13 +8,13 @@ nothing in float16). For dtypes that it does not take at all, the Op's own imple
 
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 from pytensor.scalar import basic, math
 from pytensor.tensor.math import MulWithoutZeros
 
+from synk.compile.array_modules import array_module
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, array_scalar, takes_out
 
@@ -149,7 +149,7 @@ FORMULAS = {
     basic.RoundHalfAwayFromZero: lambda xp: partial(_away_from_zero, xp),
     # log(1 - exp(x)) for negative x: the form that keeps precision on each side of -log 2.
     math.Log1mexp: lambda xp: lambda x: xp.where(x < np.log(0.5), xp.log1p(-xp.exp(x)), xp.log(-xp.expm1(x))),
-    # CuPy's asks the order for its methods, which numbers of Python lack.
+    # The order may be asked for methods of arrays, which numbers of Python lack.
     math.TriGamma: lambda xp: partial(_polygamma(xp), np.int64(1)),
     math.PolyGamma: _polygamma,
     MulWithoutZeros: lambda xp: lambda x, y: xp.where(x == 0, y, xp.where(y == 0, x, x * y)),
@@ -201,7 +201,7 @@ def _fitting(ufunc: np.ufunc, dtypes, dtype: np.dtype) -> dict | None:
 
 
 def _takes(ufunc, dtypes) -> bool:
-    """Return False if one of ``dtypes`` is complex and the ufunc takes none that is, as CuPy's ``erf``."""
+    """Return False if one of ``dtypes`` is complex and the ufunc takes none that is."""
     loops = getattr(ufunc, "types", ())
     return not (loops and any(np.dtype(dtype).kind == "c" for dtype in dtypes)) or any(
         set("FD") & set(loop) for loop in loops
@@ -209,9 +209,9 @@ def _takes(ufunc, dtypes) -> bool:
 
 
 def _lookup(name: str, xp: ModuleType):
-    """Find a function by name: in ``xp``, or in CuPy's version of SciPy's module if the name is SciPy's."""
+    """Find a function by name: in ``xp``, or in what it has for SciPy if the name is SciPy's."""
     module, _, function = name.rpartition(".")
     if not module:
         return getattr(xp, function, None)
-    library = module if xp is np else module.replace("scipy", "cupyx.scipy")
-    return getattr(import_module(library), function, None)
+    library = array_module(xp).scipy_module(module.removeprefix("scipy."))
+    return getattr(library, function, None)

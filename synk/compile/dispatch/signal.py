@@ -1,10 +1,9 @@
 """Entries for convolutions: full, or where one input lies wholly inside the other."""
 
-from importlib import import_module
-
 import numpy as np
 from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 
+from synk.compile.array_modules import array_module
 from synk.compile.tables import array_funcify
 
 
@@ -26,11 +25,11 @@ def convolve_vectors(op, node, xp):
 def convolve_matrices(op, node, xp):
     """Convolve two matrices by the Op's method: summing directly, or by Fourier transforms."""
     dtype, method = node.outputs[0].type.dtype, op.method
-    module = "scipy.signal" if xp is np else "cupyx.scipy.signal"
+    module = array_module(xp)
 
     def convolve(x, y, full):
         # Imported on the first call: SciPy takes long over it.
-        result = import_module(module).convolve(x, y, mode="full" if full else "valid", method=method)
+        result = module.scipy_module("signal").convolve(x, y, mode="full" if full else "valid", method=method)
         return result.astype(dtype, copy=False)
 
     return convolve

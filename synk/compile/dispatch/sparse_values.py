@@ -1,22 +1,19 @@
 """Helpers that the entries of sparse matrices share.
 
-A sparse value is a matrix of ``scipy.sparse``, or of its twin ``cupyx.scipy.sparse``, in CSR or CSC format:
+A sparse value is a matrix of ``scipy.sparse``, or of its twin for a device's arrays, in CSR or CSC format:
 ``data`` and ``indices`` of the stored values, and ``indptr``, where each row (CSR) or column (CSC) begins.
 Stored values may be zeros, unsorted or repeated; repeated ones stand for their sum.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from types import ModuleType
 
-import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.sparse.type import SparseTensorType
 
+from synk.compile.array_modules import array_module
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify
-
-CUPY_DTYPES = {"bool", "float32", "float64", "complex64", "complex128"}
 
 
 def array_sparse(*op_classes: type) -> Callable[[Callable], Callable]:
@@ -39,7 +36,8 @@ def array_sparse(*op_classes: type) -> Callable[[Callable], Callable]:
 def can_hold(xp: ModuleType, node: Apply) -> bool:
     """Say whether the sparse module of ``xp`` has the dtypes of the node's sparse matrices."""
     dtypes = {variable.type.dtype for variable in [*node.inputs, *node.outputs] if is_sparse(variable)}
-    return xp is np or dtypes <= CUPY_DTYPES
+    held = array_module(xp).sparse_dtypes
+    return held is None or dtypes <= held
 
 
 def is_sparse(variable: Variable) -> bool:
@@ -49,7 +47,7 @@ def is_sparse(variable: Variable) -> bool:
 
 def sparse_module(xp: ModuleType) -> ModuleType:
     """Return the module of sparse matrices that goes with ``xp``."""
-    return import_module("scipy.sparse" if xp is np else "cupyx.scipy.sparse")
+    return array_module(xp).scipy_module("sparse")
 
 
 def matrix_class(xp: ModuleType, format: str) -> type:
@@ -65,7 +63,7 @@ def positions(x):
 
 def owners(indptr, n_stored: int, xp: ModuleType):
     """Return for every stored value its row (CSR) or column (CSC), which ``indptr`` tells."""
-    # CuPy cannot repeat an element a number of times that is on the device.
+    # A device cannot repeat an element a number of times that it holds itself.
     return xp.searchsorted(indptr, xp.arange(n_stored), side="right") - 1
 
 

@@ -18,6 +18,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
+from synk.compile.array_modules import array_module
 from synk.compile.compat import inner_graph
 from synk.compile.dispatch.graph_ops import Branches, copy_value
 from synk.compile.dispatch.sampler import same_numbers
@@ -38,7 +39,6 @@ from synk.compile.programs.text.program import Program, built_by
 from synk.compile.regions.making import JUNK
 from synk.compile.regions.region import Region
 from synk.compile.rewriting.rewrites import inner_rewriter
-from synk.gpu.dispatch.device_random import device_sampler
 
 ANSWERS = ("raise", "warn", "ignore")
 
@@ -270,5 +270,5 @@ def comparable(op: Any, xp: Any) -> bool:
     program draws by another algorithm.
     """
     if isinstance(op, RandomVariable):
-        return same_numbers(op) and device_sampler(op, xp) is None
+        return same_numbers(op) and array_module(xp).sampler(op) is None
     return not isinstance(op, AllocEmpty)

@@ -70,7 +70,8 @@ def emit(
     announcer : Announcer, optional
         Told which parts of a join that updates a shared variable are final, while the rest is computed.
     narrow : {"float16", "bfloat16"}, optional
-        What to keep some float32 arrays in; see `synk.gpu.passes.narrow`. Inner graphs stay float32.
+        What to keep some float32 arrays in; see `synk.compile.programs.passes.narrow`. Inner graphs stay
+        float32.
     """
     order = fgraph.toposort() if order is None else order
     announced = announcer is not None

@@ -29,7 +29,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subten
 
 from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plain_graph
 from synk.compile.programs.elementwise.chain_writer import NoTemplate
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAG
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.passes.lazy import plan_lazy
 from synk.compile.regions.c_texts import NoText
@@ -292,5 +292,5 @@ def inner_graph(
     return FunctionGraph([copies[v] for v in inputs], [copies[v] for v in outputs], clone=False)
 
 
-optdb.register("expand_graphs", ExpandGraphs(), TAGS["C"], position=49.1)
+optdb.register("expand_graphs", ExpandGraphs(), TAG, position=49.1)
 optdb.register("make_native_regions", MakeRegions(), NATIVE, position=49.2)  # before Ops work in place

@@ -26,13 +26,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.graph.utils import InconsistencyError
 from pytensor.tensor.rewriting.shape import ShapeFeature
 
+from synk.compile.array_modules import array_module
 from synk.compile.native.libraries import native_libraries
-from synk.compile.programs.elementwise import dialect_of
-from synk.compile.programs.elementwise.dialect import CUDA
-from synk.compile.programs.elementwise.fusion import TAGS, register_fusion
+from synk.compile.programs.elementwise.fusion import TAG
 from synk.compile.programs.graphs.minima import with_minima
 from synk.compile.programs.graphs.width import TooNarrowError, as_performed
-from synk.compile.programs.passes.host_or_device import wanted_on_host
 from synk.compile.rewriting.queries import kept_rewriter
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
 from synk.compile.rewriting.until_gradients import check_until_gradients
@@ -54,7 +52,6 @@ UNWANTED = (
     *GUARDED,  # do so for some graphs: they are guarded
 )
 
-register_fusion(wanted_on_host)
 NATIVE = "native_regions"  # the tag of the rewrite that `synk.compile.regions` registers
 
 REPLACED = "ShapeOpt"  # PyTensor's name for the rewriter that `NearShapes` stands in for
@@ -71,7 +68,8 @@ def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> R
     rewrites are for the inner graph of an Op.
     """
     in_c = native and native_libraries() is not None
-    fusion = (TAGS["CUDA"],) if dialect_of(xp) is CUDA else (TAGS["C"], NATIVE) if in_c else ()
+    kernels = array_module(xp).fusion
+    fusion = (kernels,) if kernels else (TAG, NATIVE) if in_c else ()
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
         exclude=(*UNWANTED, *((REPLACED,) if NEEDS_NEAR_SHAPES else ())),

@@ -20,9 +20,9 @@ from synk.gpu.device.probe import Gpu
 from synk.gpu.device.uploads import Uploader
 from synk.run.device.cpu import CpuDevice
 from synk.run.device.device import Device
+from synk.run.device.options import PRECISIONS
 from synk.values.errors import CudaUnavailable
 
-PRECISIONS = ("float32", "tf32", *NARROW)
 TF32 = "CUPY_TF32"  # read by CuPy when it first multiplies float32 matrices
 UNDECIDED = 0  # COMPUTE_TYPE_TBD: the next product reads the variable again
 

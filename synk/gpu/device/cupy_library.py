@@ -2,23 +2,17 @@
 
 The import loads no driver, so it may happen before workers are forked, who then have the module already.
 
-    find_cupy, import_cupy -> the module, or CudaUnavailable: which extra to install
+    import_cupy -> the module, or CudaUnavailable: which extra to install
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from synk.values.errors import CudaUnavailable
 
 CUDA_13 = 13000
-
-
-def find_cupy() -> bool:
-    """Return whether CuPy is installed, without importing it."""
-    return find_spec("cupy") is not None
 
 
 def import_cupy(version: int = 0) -> Any:

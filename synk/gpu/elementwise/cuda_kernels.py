@@ -11,6 +11,7 @@ those of one program become one module.
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -19,8 +20,8 @@ from pytensor.graph.basic import Apply
 
 from synk.compile.native.store import name_of
 from synk.compile.programs.elementwise.body import Body, Operand, elemwise_body
-from synk.compile.programs.elementwise.dialect import CUDA
 from synk.gpu.elementwise.cuda_access import is_number
+from synk.gpu.elementwise.cuda_dialect import CUDA
 from synk.gpu.elementwise.cuda_layout import lay_out
 from synk.gpu.elementwise.cuda_source import OPTIONS, THREADS, source
 
@@ -200,3 +201,6 @@ class CupyKernels:
             for name in texts
         }
         self._compiled.update(made)
+
+
+cupy_kernels = cache(CupyKernels)  # one for each array module

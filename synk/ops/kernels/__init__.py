@@ -8,6 +8,4 @@ im2col      convolutions by matrix products, for any array module; `columns` mak
 plain_pool  pooling by slices
 plain_norm  normalisation and cross-entropy in array operations
 provider    the base class of providers, and memory for results
-
-Providers for GPUs are in `synk.gpu.kernels`: convolutions by cuDNN, the rest in CUDA.
 """

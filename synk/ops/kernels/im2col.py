@@ -7,8 +7,6 @@ The pixels that each window covers become a row of a matrix, which is multiplied
 
 A piece is small enough to stay in a cache from the copy to the product, to the bias and relu. Where every
 window is one pixel, the image is that matrix already, and nothing is copied.
-
-On a GPU, products go through `synk.compile.dispatch.blas`, since CUDA graphs cannot record CuPy's own.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.dispatch.blas import matmul_of
+from synk.compile.array_modules import array_module
 from synk.ops.kernels.columns import (
     Grid,
     channels_first,
@@ -54,7 +52,7 @@ class Im2col(Provider):
 
     def __init__(self, xp: ModuleType):
         super().__init__(xp)
-        self._matmul = matmul_of(xp)
+        self._matmul = array_module(xp).matmul
         self._written, self._added = BYTES if xp is np else ON_DEVICE
 
     def forward(self, convolution: Convolution, relu: bool, has_bias: bool) -> Callable:

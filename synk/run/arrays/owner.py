@@ -43,7 +43,7 @@ class Owner(Protocol):
     """A run; `session.Session` implements it."""
 
     on_machines: bool  # on several machines: the others get copies of shared memory
-    on_gpus: bool  # if not, ranks read contiguous rows in place, without gathering them
+    on_host: bool  # arrays are in host memory: ranks read contiguous rows in place, without gathering them
     memory: RunMemory
 
     @property

@@ -71,13 +71,13 @@ class RunMemory:
         messenger: Messenger,
         ranks: RanksByMachine,
         device: Device,
-        on_gpus: bool,
+        on_host: bool,
         ask_shapes: Callable[[tuple[int, ...]], Sequence[Sequence[Any]]],
     ):
         post = messenger.post
         self.ranks = ranks
         self.remembered = RememberedCommands()
-        self.segments = segments = SegmentTable(post, messenger.release, on_gpus and ranks.n_ranks > 1)
+        self.segments = segments = SegmentTable(post, messenger.release, not on_host and ranks.n_ranks > 1)
         self.staging = StagingBuffers(segments, self.remembered.drop_segment)
         self.temporary = StagingBuffers(segments)
         self.arena = Arena(segments, messenger.growth)
@@ -89,10 +89,10 @@ class RunMemory:
             return device.to_host(value)
 
         self.shared = SharedTable(
-            post, messenger.release_later, self.per_rank, own, ranks, to_host if on_gpus else None
+            post, messenger.release_later, self.per_rank, own, ranks, None if on_host else to_host
         )
         self.shared_storage = SharedStorage(
-            segments, post, own, ranks, not on_gpus, self.remembered.drop_variable
+            segments, post, own, ranks, on_host, self.remembered.drop_variable
         )
         self.lengths = RowsByRank(own, ask_shapes)
 

@@ -88,8 +88,8 @@ def _reserved(nbytes: int) -> int:
 class SharedStorage:
     """The master's record of which shared variables are stored in shared memory, and where.
 
-    ``post(message)`` sends a message to all workers. ``is_used`` is False on GPUs: there NCCL moves the
-    values, or they are staged, and a copy in shared memory would cost memory and time.
+    ``post(message)`` sends a message to all workers. ``is_used`` is False if values are not on the host: a
+    copy in shared memory would cost memory and time.
     ``on_release(identity)`` is called for each variable whose storage is given up.
     """
 

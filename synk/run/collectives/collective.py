@@ -31,8 +31,8 @@ Returned = TypeVar("Returned", covariant=True)
 class Collective(ABC, Generic[Returned]):
     """One call of a collective: its shared variables and its options, checked as far as no run is needed.
 
-    Subclasses accept ``nccl``, an option of Synkhronos, and ignore it: the device decides whether NCCL is
-    used. It is keyword-only, so that a positional argument too many is an error and not taken for ``nccl``.
+    Subclasses accept ``nccl``, an option of Synkhronos, and ignore it: the device decides how arrays go. It
+    is keyword-only, so that a positional argument too many is an error and not taken for it.
     """
 
     name: ClassVar[str]  # of the public function

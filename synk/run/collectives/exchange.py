@@ -29,7 +29,7 @@ class Exchange(Collective[None]):
 
         ``alike`` tells whether all ranks' values must have one shape.
         """
-        if run.on_gpus:
+        if not run.on_host:
             raise NotImplementedError(
                 f"synk.{self.name} is not available on GPUs yet; call synk.all_reduce or synk.all_gather, "
                 "and let each rank use its part of the result"

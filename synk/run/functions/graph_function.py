@@ -225,4 +225,4 @@ class GraphFunction(Function):
         """Check a call, and decide which rows it reads."""
         definition, owner = self._definition, self._owner
         lengths = owner.memory.lengths.of(self._spec.sliceables) if definition.sliceables else ()
-        return plan_call(definition, values, options, lengths, owner.n_ranks, not owner.on_gpus)
+        return plan_call(definition, values, options, lengths, owner.n_ranks, owner.on_host)

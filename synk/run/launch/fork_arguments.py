@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.gpu.device.cuda_device import PRECISIONS
-from synk.run.device import MEMORY_LIMIT, Devices, choose_devices
+from synk.run.device import Devices, GpuOptions, choose_devices
 from synk.run.device.choose import KINDS
 from synk.transport.machines.binding import BIND
 from synk.transport.machines.hosts import under_mpi
@@ -19,8 +18,6 @@ from synk.transport.machines.topology import read_topology, write_list
 from synk.values.checks import checked_count
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
-
-CPU_PRECISION = "float32"  # the precision in which cores multiply float32 matrices
 
 # Environment variables for arguments that the script does not give; `python -m synk run` sets them.
 HOSTS, INTERFACE, RANKS = "SYNK_HOSTS", "SYNK_INTERFACE", "SYNK_RANKS"
@@ -79,42 +76,14 @@ def checked_devices(
         n_parallel = checked_count("n_parallel", n_parallel)
     if threads is not None:
         threads = checked_count("threads", threads)
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     if bind not in BIND:
         raise ValueError(f"bind={bind!r} is unknown; choose one of {', '.join(BIND)}")
-    if not isinstance(cuda_graphs, bool):
-        raise TypeError(f"cuda_graphs={cuda_graphs!r} is neither True nor False")
-    fraction = _checked_fraction(memory_limit)
-    gpu_options = {
-        "memory_limit": memory_limit,
-        "precision": None if precision == CPU_PRECISION else precision,
-        "cuda_graphs": cuda_graphs or None,
-    }
+    options = GpuOptions.checked(memory_limit, precision, cuda_graphs)
     devices = replace(
-        choose_devices(device, n_parallel, threads, fraction, precision),
-        bind=bind,
-        asks_threads=threads is not None,
+        choose_devices(device, n_parallel, threads, options), bind=bind, asks_threads=threads is not None
     )
-    if not devices.gpus:
-        _refuse_on_cores(gpu_options)
     _warn_of_few_cores(devices)
-    if cuda_graphs:
-        # The only import of this package: all other parts work without it.
-        from synk.gpu.speedups.linker import RecordingDevice
-
-        devices = replace(devices, gpu_device=RecordingDevice)
     return devices
-
-
-def _refuse_on_cores(gpu_options: Mapping[str, Any]) -> None:
-    """Raise ValueError if an option for GPUs is given, but the run computes on cores."""
-    for name, value in gpu_options.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r} is for GPUs, and this run computes on cores: leave {name} out, or pass "
-                "device='cuda', which insists on GPUs"
-            )
 
 
 def _warn_of_few_cores(devices: Devices) -> None:
@@ -139,31 +108,16 @@ def _warn(message: str) -> None:
     warnings.warn(message, SynkWarning, stacklevel=stacklevel())
 
 
-def _checked_fraction(limit: Any) -> float:
-    """Return ``memory_limit`` as a fraction above 0 and at most 1, or the default; raise if it is none."""
-    if limit is None:
-        return MEMORY_LIMIT
-    if isinstance(limit, bool) or not isinstance(limit, int | float | np.number):
-        raise TypeError(f"memory_limit={limit!r} is not a fraction of a GPU's memory")
-    if not 0 < limit <= 1:
-        raise ValueError(f"memory_limit={limit} is not a fraction of a GPU's memory, above 0 and at most 1")
-    return float(limit)
-
-
 def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:
     """Return the number of ranks after a restart; ``present`` is the number before.
 
-    ``devices`` are those of `fork`. On GPUs there cannot be more ranks than then, because `fork` has decided
-    how their arrays are exchanged. Raises TypeError or ValueError if the number is wrong.
+    ``devices`` are those of `fork`. Raises TypeError or ValueError if the number is wrong, or too large for
+    them.
     """
     if n_parallel is None:
         return present
     number = checked_count("n_parallel", n_parallel)
-    if devices.gpus and n_parallel > devices.n_ranks:
-        raise ValueError(
-            f"n_parallel={n_parallel} is more than the {devices.n_ranks} ranks on GPUs with which this run "
-            "was forked: close() it, and fork() more"
-        )
+    devices.check_ranks(number)
     return number
 
 

@@ -15,8 +15,8 @@ import ctypes
 import os
 import sys
 
-from synk.gpu.comm.nccl_library import import_nccl
 from synk.run.device import Devices
+from synk.run.device.choose import USERS_OF_CUDA
 from synk.run.launch.birth import receive_and_run
 from synk.run.launch.imported import ImportedModules
 from synk.transport.processes.fork_server import ForkServer
@@ -25,9 +25,6 @@ from synk.values.errors import CudaInitialisedError, SynkStateError
 
 DRIVER = "libcuda.so.1"
 SUCCESS = 0
-
-# Packages that initialise CUDA at the first use of a GPU, or when they are imported; named in an error.
-USERS = ("cupy", "jax", "numba.cuda", "pycuda", "tensorflow", "torch")
 
 TOO_LATE = (
     "The first run of several ranks on GPUs starts a process from which later runs get their workers; a run "
@@ -49,7 +46,7 @@ class ForkSource:
         Raises CudaInitialisedError if this process has initialised CUDA, unless the run is on GPUs and a fork
         server can fork for it.
         """
-        if not devices.gpus:
+        if not devices.needs_fork_server:
             check_cuda(what)
         elif self._server is None:
             check_cuda(what, TOO_LATE)
@@ -59,16 +56,16 @@ class ForkSource:
 
     def prepare(self, devices: Devices) -> None:
         """Start the fork server if a run on these devices needs one and has none; call `check` before."""
-        if _needs_server(devices) and self._server is None:
+        if devices.needs_fork_server and self._server is None:
             open_standard_descriptors()
-            import_nccl()  # imported before the forks, it is in memory once for all workers
+            devices.before_fork()
             flush_streams()
             self._server, self._has_launched = ForkServer(receive_and_run), False
             self.imported = ImportedModules()
 
     def check_restart(self, devices: Devices) -> None:
         """Raise SynkStateError if new workers need the fork server, but it has ended."""
-        if not (_needs_server(devices) and self._has_launched):
+        if not (devices.needs_fork_server and self._has_launched):
             return
         trouble = self._server.trouble() if self._server is not None else "the fork server was dismissed"
         if trouble:
@@ -79,7 +76,7 @@ class ForkSource:
 
     def server(self, devices: Devices) -> ForkServer | None:
         """Return the server if it must fork the workers, None if this process can fork them."""
-        return self._server if _needs_server(devices) and self._has_launched else None
+        return self._server if devices.needs_fork_server and self._has_launched else None
 
     def note_forking(self) -> None:
         """Note that this process forks workers now, which then have its present modules."""
@@ -96,15 +93,11 @@ class ForkSource:
             server.close()
 
 
-def _needs_server(devices: Devices) -> bool:
-    return devices.n_ranks > 1 and bool(devices.gpus)
-
-
 def check_cuda(what: str, also: str = "") -> None:
     """Raise CudaInitialisedError, for the call ``what``, if this process has initialised CUDA."""
     if not cuda_is_initialised():
         return
-    users = [name for name in USERS if name in sys.modules]
+    users = [name for name in USERS_OF_CUDA if name in sys.modules]
     suspects = f"; imported here: {', '.join(users)}" if users else ""
     raise CudaInitialisedError(
         f"{what}: this process has initialised CUDA, which child processes cannot use then{suspects}. "

@@ -44,15 +44,11 @@ def move_to(cpus: Iterable[int]) -> None:
 def placement(
     pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0
 ) -> PlacedMachine:
-    """Return this machine with the CPUs and the GPU of each of its ranks.
+    """Return this machine with the CPUs and the device of each of its ranks.
 
     ``pids`` are the process ids of the ranks, in rank order; the first of them is rank ``first``.
     """
-    gpus = devices.gpus
-    ranks = [
-        PlacedRank(first + place, _cpus(pid), str(gpus[place % len(gpus)]) if gpus else "")
-        for place, pid in enumerate(pids)
-    ]
+    ranks = [PlacedRank(first + place, _cpus(pid), devices.name(place)) for place, pid in enumerate(pids)]
     return PlacedMachine(host or socket.gethostname(), read_topology(allowed=os.sched_getaffinity(0)), ranks)
 
 

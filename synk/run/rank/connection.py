@@ -6,41 +6,28 @@ devices, environment -> decide -> Connection ... in each rank's process: Connect
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import ClassVar
 
-from synk.gpu.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
-from synk.gpu.rank.gpu_rank import GpuRank
 from synk.run.device import Device, Devices
 from synk.run.rank.rank import Rank
-from synk.transport.comm import (
-    Communicator,
-    HostCommunicator,
-    LoneCommunicator,
-    MachinesCommunicator,
-    NcclCommunicator,
-    StagedCommunicator,
-)
+from synk.transport.comm import Communicator, HostCommunicator, LoneCommunicator, MachinesCommunicator
 from synk.transport.commands.sync import Barrier
 from synk.transport.memory.shm import Segment
 
 
-class Connection(NamedTuple):
-    """The kind of connection by which arrays go from one rank to another.
+@dataclass(frozen=True)
+class Connection:
+    """The way of arrays from one rank to another: here through the host's memory, where they are anyway.
 
     Attributes
     ----------
-    kind : {"host", "nccl", "staged"}
-        "host": the arrays are in host memory anyway, or there is one rank. "nccl": NCCL moves them between
-        GPUs. "staged": they are copied from GPUs to host memory and back.
-    added : tuple of str
-        The environment variables that were set for NCCL.
     rank : type
-        The class of the run's ranks, `Rank` or `GpuRank`.
+        The class of the run's ranks, `Rank` or one derived from it.
     """
 
-    kind: str = "host"
-    added: tuple[str, ...] = ()
-    rank: type[Rank] = Rank
+    rank: ClassVar[type[Rank]] = Rank
 
     def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
         """Return the communicator of a rank; call it in the rank's process, after its device is activated.
@@ -50,33 +37,20 @@ class Connection(NamedTuple):
         host = LoneCommunicator() if barrier.n_places == 1 else HostCommunicator(barrier, grow)
         if barrier.machine is not None:
             return MachinesCommunicator(host, barrier.machine, barrier.leaders, barrier.look)
-        if barrier.n_ranks == 1:
-            return host
-        if self.kind == "staged":
-            return StagedCommunicator(host, device.to_host, device.from_host)
-        if self.kind == "nccl":
-            library = Library(device.xp, import_nccl())
-            return NcclCommunicator(barrier, library, host)
+        return host if barrier.n_ranks == 1 else self.between(host, barrier, device)
+
+    def between(self, host: Communicator, barrier: Barrier, device: Device) -> Communicator:
+        """Return the communicator for arrays of a device, given that for arrays of the host."""
         return host
 
     def withdraw(self, environ: MutableMapping[str, str]) -> None:
-        """Remove the environment variables that were set for NCCL, at the end of the run."""
-        for name in self.added:
-            environ.pop(name, None)
+        """Remove the environment variables that were set for the connection, at the end of the run."""
 
 
+@singledispatch
 def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     """Return how the ranks of a run on these devices are connected.
 
-    Variables for NCCL are set in ``environ``, which ranks inherit; one of them allows ranks to share a GPU.
+    An entry for another kind of `Devices` may set variables in ``environ``, which ranks inherit.
     """
-    if not devices.gpus:
-        return Connection()
-    if devices.n_ranks == 1:
-        return Connection(rank=GpuRank)
-    numbers = [devices.gpus[rank % len(devices.gpus)].number for rank in range(devices.n_ranks)]
-    added = (*allow_sharing(numbers, environ), *connect_at_once(environ))
-    nccl = import_nccl()
-    version = None if nccl is None else nccl.get_version()
-    kind = connection(numbers, version, environ)
-    return Connection(kind, added, GpuRank)
+    return Connection()

@@ -67,7 +67,7 @@ class Rank:
         """Drop the objects of `synk.on_ranks`, and close the communicator, after the workers have ended.
 
         Only the master and leaders call it: threads of objects would outlive the run there. A worker exits
-        without it, as NCCL might make it wait for others here.
+        without it, as a device's library might make it wait for others here.
         """
         self.objects.clear()
         self.communicator.close()

@@ -140,7 +140,7 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
         from synk.run.on_machines.joined import joined_world
 
         _world = _world or joined_world(interface)
-    if devices.gpus and not (hosts is None and _world is None):
+    if not devices.on_host and not (hosts is None and _world is None):
         raise NotImplementedError(
             "fork: several machines compute on cores so far, and GPUs on one machine: pass device='cpu'"
         )
@@ -172,7 +172,7 @@ def close() -> None:
 
 
 def dismiss_fork_server() -> None:
-    """End the fork server, which forks the workers of later runs on GPUs and of restarts."""
+    """End the fork server, if there is one, which would fork the workers of restarts and of later runs."""
     _source.close()
 
 

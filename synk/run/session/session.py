@@ -61,7 +61,7 @@ class Session:
         source: ForkSource,
         jobs: Jobs | None = None,
     ):
-        self.on_gpus, self.on_machines = bool(devices.gpus), jobs is not None
+        self.on_host, self.on_machines = devices.on_host, jobs is not None
         self._turns = turns
         self._commands = commands = Commands(turns)
         with ExitStack() as undo:
@@ -69,11 +69,11 @@ class Session:
             undo.callback(processes.undo)
             device = processes.device
             self.memory = memory = RunMemory(
-                commands, processes.ranks, device, self.on_gpus, lambda read: self.run((ShapesStep(read),))[0]
+                commands, processes.ranks, device, self.on_host, lambda read: self.run((ShapesStep(read),))[0]
             )
             commands.temporary = memory.temporary
             processes.launch(RunState(), memory.segments)
-            device.activate()  # only now: workers forked by a process that has used a GPU could not use one
+            device.activate()  # only now: workers that are forked later might not be able to use the device
             self._rank = processes.connection.rank(
                 *processes.connect(commands, memory.arena), device, memory.segments, memory.variables
             )

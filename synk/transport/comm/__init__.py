@@ -1,7 +1,5 @@
 """Communicators, which run the collectives on arrays: one class for each way in which ranks are connected."""
 
-from synk.gpu.comm.nccl import NcclCommunicator as NcclCommunicator
-from synk.gpu.comm.staged import StagedCommunicator as StagedCommunicator
 from synk.transport.comm.communicator import Communicator as Communicator
 from synk.transport.comm.communicator import SharedArrays as SharedArrays
 from synk.transport.comm.host_communicator import HostCommunicator as HostCommunicator

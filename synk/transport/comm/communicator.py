@@ -45,8 +45,9 @@ def copies(arrays: Sequence[Any]) -> Any:
 class Collectives(ABC):
     """Collectives on arrays of the device's array module.
 
-    Reductions go in a fixed order, rank order or with NCCL its own, so the same run gives the same bits, and
-    all ranks receive the same bits. ``op`` is one of `OPERATIONS`; an average of finite values is finite.
+    Reductions go in a fixed order, rank order or that of a device's library, so the same run gives the same
+    bits, and all ranks receive the same bits. ``op`` is one of `OPERATIONS`; an average of finite values is
+    finite.
 
     All methods take ``shared``: the arrays of all ranks of this machine, of which ``shared.mine`` is the
     array given. If every rank gives them, no array is copied within a machine. The arrays that ``read`` is

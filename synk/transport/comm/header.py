@@ -3,7 +3,7 @@
 words -> control block -> barrier -> compare words; they are parsed only if they differ, or to copy arrays
 
 Each rank describes its part in a header of a few words in shared memory. A `Meeting` compares headers for
-communicators whose arrays go another way, such as NCCL.
+communicators whose arrays go another way.
 """
 
 from __future__ import annotations

@@ -77,7 +77,6 @@ def test_the_docs_list_the_passes_in_the_order_in_which_they_decide():
     text = (Path(__file__).parents[3] / "docs" / "linker.rst").read_text()
     assert re.findall(r"^\d\. ``(\w+)``: ", text, re.MULTILINE) == list(PASSES)
     for name in PASSES:
-        folder = "gpu" if name == "narrow" else "compile.programs"  # 16 bits are for GPUs
-        import_module(f"synk.{folder}.passes.{name}")
+        import_module(f"synk.compile.programs.passes.{name}")
     for rewrite in (fuse, layout):
         assert f"({rewrite.POSITION})" in text

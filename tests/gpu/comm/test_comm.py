@@ -15,9 +15,10 @@ from support.cupy import stand_in
 from support.cupy.crossings import Crossings
 from synk.exact.collectives.collectives import AllReduceOp
 from synk.exact.run_values import ranks
+from synk.gpu.comm.nccl import NcclCommunicator
+from synk.gpu.comm.staged import StagedCommunicator
 from synk.gpu.device.probe import Gpu, Survey
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
-from synk.transport.comm import NcclCommunicator, StagedCommunicator
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -74,7 +75,7 @@ def test_sharing_a_gpu_can_be_forbidden(gpus, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*share GPU:synk.SynkWarning")
 def test_a_fork_that_fails_takes_back_what_it_has_set(cupy, monkeypatch):
     found = Survey((Gpu(7, "NVIDIA H200"),))
-    monkeypatch.setattr("synk.run.device.choose.survey", lambda: found)
+    monkeypatch.setattr("synk.gpu.setup.choose_gpus.survey", lambda: found)
     fake_nccl_runs.install(cupy, 2)
     with pytest.raises(synk.CudaUnavailable, match="GPU 7"):
         synk.fork(2, device="cuda")

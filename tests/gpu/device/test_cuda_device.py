@@ -18,8 +18,8 @@ from support.cupy import fake_cublas, stand_in
 from synk import ops
 from synk.extensions import updates
 from synk.extensions.train import make_train_function
+from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.device.probe import Gpu
-from synk.run.device import CudaDevice
 
 H200 = Gpu(1, "NVIDIA H200")
 

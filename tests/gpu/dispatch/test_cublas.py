@@ -18,7 +18,6 @@ from pytensor.tensor.blas import BatchedDot
 
 from support.cupy import fake_cublas, stand_in
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.dispatch.blas import product
 from synk.gpu.dispatch.cublas import (
     DATA_TYPES,
     RESULTS,
@@ -31,6 +30,7 @@ from synk.gpu.dispatch.cublas import (
     multiplied_by,
     plan_batch,
 )
+from synk.gpu.dispatch.products import product
 from synk.gpu.speedups import graphs
 
 load = graphs.load  # stand-ins put another in its place
@@ -251,13 +251,6 @@ def check_module(cupy, left, right):
     np.testing.assert_array_equal(result.get(), left @ right)
 
 
-def test_numpy_multiplies_wider_too():
-    left, right = np.full((1, 3000), 1, "float16"), np.full((3000, 2), 200, "float16")
-    np.testing.assert_array_equal(product(np, left, right, "float32"), np.full((1, 2), 6e5, "float32"))
-    out = np.empty((1, 2), "float32")
-    assert product(np, left, right, "float32", out=out) is out
-
-
 def test_lengths_must_agree(cupy):
     x, y = stand_in.ndarray(whole((2, 3, 4), "float32")), stand_in.ndarray(whole((2, 3, 4), "float32"))
     with pytest.raises(ValueError, match=r"shapes \(2, 3, 4\) and \(2, 3, 4\)"):
@@ -336,7 +329,7 @@ def ctype_of(said):
 GPU = """
 import itertools
 import cupy, numpy as np
-from synk.compile.dispatch.blas import product
+from synk.gpu.dispatch.products import product
 from synk.gpu.speedups import graphs
 
 draw = np.random.default_rng(0).normal

@@ -19,11 +19,11 @@ from pytensor.tensor.type import TensorType
 from support.cuda import emulator as cuda_emulator
 from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.programs.elementwise import CupyKernels, dialect_of
-from synk.compile.programs.elementwise.dialect import CUDA
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.compile.array_modules import array_module
 from synk.extensions import updates
 from synk.gpu.elementwise import cuda_kernels, cuda_layout
+from synk.gpu.elementwise.cuda_dialect import FUSION
+from synk.gpu.elementwise.cuda_kernels import CupyKernels
 
 pytestmark = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
 
@@ -47,7 +47,7 @@ def build(cupy):
 
     def function(inputs, outputs=(), fused=True, updates=(), **keywords):
         mode = array_mode(ArrayLinker(cupy, **keywords))
-        mode = mode if fused else mode.excluding(TAGS["CUDA"])
+        mode = mode if fused else mode.excluding(FUSION)
         return pytensor.function(inputs, outputs, updates=list(updates), mode=mode, on_unused_input="ignore")
 
     return function
@@ -79,8 +79,8 @@ def of(*shapes, dtype="float32"):
 
 
 def test_cupy_has_kernels_where_it_compiles(cupy, device):
-    assert dialect_of(cupy) is CUDA
-    assert dialect_of(device) is None
+    assert array_module(cupy).fusion == FUSION
+    assert not array_module(device).fusion
 
 
 def test_a_bias_and_a_tanh_are_one_launch(build):
@@ -215,7 +215,7 @@ def test_arrays_of_16_bits_are_read_and_written_by_the_kernel(build, dtype):
     np.testing.assert_allclose(result, np.maximum(left @ right + added, 0) * 2 @ last, rtol=0.1, atol=0.5)
     # The same numbers as from array operations that compute in float32.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("synk.compile.dispatch.elemwise_kernel.dialect_of", lambda xp: None)
+        patch.setattr("synk.gpu.dispatch.cupy_arrays.fused", lambda *arguments: None)
         plain, counts = counted(build([x, w, v, bias], outputs, fused=False, narrow=dtype), *values)
     assert counts.launches > 6
     np.testing.assert_allclose(result, plain, rtol=0.02, atol=0.05)

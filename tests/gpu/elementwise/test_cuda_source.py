@@ -13,10 +13,11 @@ from support.cuda.nvrtc import compile_cuda
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.programs.elementwise import has_template
 from synk.compile.programs.elementwise.body import elemwise_body
-from synk.compile.programs.elementwise.dialect import CUDA
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAG
 from synk.extensions import updates
 from synk.gpu.elementwise import cuda_source, philox_source
+from synk.gpu.elementwise.cuda_dialect import CUDA
+from synk.ops.activation import rectify
 
 
 def body(scalar_op, dtypes, shape=(None,)):
@@ -98,7 +99,7 @@ def test_kernels_of_training(rule):
             [x, mask, y],
             [],
             updates=[entry[:2] for entry in pairs],
-            mode=array_mode(ArrayLinker(native=False)).including(TAGS["C"]),
+            mode=array_mode(ArrayLinker(native=False)).including(TAG),
             on_unused_input="ignore",
         )
         for node in function.maker.fgraph.apply_nodes:
@@ -132,3 +133,7 @@ def test_cuda_has_the_functions_that_c_has():
     for op, dtype in CASES:
         variables = [TensorType(dtype, (None,))() for _ in range(arity(op))]
         assert has_template(Elemwise(op)(*variables).owner, CUDA)
+
+
+def test_the_rectifier_of_networks_has_a_template_too():
+    assert has_template(rectify(pt.matrix("x", dtype="float32")).owner, CUDA)

@@ -327,11 +327,11 @@ SCRIPT = """
 import os, sys, time
 import numpy as np, pytensor, synk
 from support.cupy import fake_cupy
-from synk.run.device import choose
 from synk.gpu.device import probe
+from synk.gpu.setup import choose_gpus
 print("once")  # buffered: what is forked must not say so again
 fake_cupy.make(n_gpus=2)
-choose.survey = lambda: probe.Survey(tuple(probe.Gpu(number, "a stand-in") for number in range(2)))
+choose_gpus.survey = lambda: probe.Survey(tuple(probe.Gpu(number, "a stand-in") for number in range(2)))
 synk.fork(2, device="cuda")
 synk.commit()
 synk.restart()

@@ -175,7 +175,7 @@ def test_in_a_sequence_what_follows_sees_the_new_rows(module_ranks):
 def test_on_gpus_they_name_what_is_there(collective):
     v = pytensor.shared(np.zeros(3), shape=(None,), name="v")
     with pytest.raises(NotImplementedError, match=r"on GPUs yet; call synk.all_reduce or synk.all_gather"):
-        collective(v).prepare(SimpleNamespace(on_gpus=True))
+        collective(v).prepare(SimpleNamespace(on_host=False))
 
 
 def test_profiles_show_them_by_their_names(module_ranks):

@@ -6,8 +6,7 @@ import socket
 import subprocess
 
 import synk
-from synk.gpu.device.probe import Gpu
-from synk.run.device import Devices
+from synk.run.device import CpuDevices
 from synk.run.launch.placement import move_to, placement
 from synk.transport.machines.topology import write_list
 
@@ -37,14 +36,18 @@ def test_a_rank_that_somebody_binds_is_seen_there(ranks):
 def test_a_process_that_has_ended_is_nowhere():
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    own, ended = placement([os.getpid(), process.pid], Devices(2, 1)).ranks
+    own, ended = placement([os.getpid(), process.pid], CpuDevices(2, 1)).ranks
     assert (own.cpus, ended.cpus) == (os.sched_getaffinity(0), frozenset())
 
 
-def test_ranks_that_share_gpus_name_them():
-    gpus = Gpu(0, "H100"), Gpu(1, "H100")
-    shown = placement([os.getpid()] * 3, Devices(3, 1, gpus))
-    assert [rank.device for rank in shown.ranks] == ["GPU 0 (H100)", "GPU 1 (H100)", "GPU 0 (H100)"]
+class NamedDevices(CpuDevices):
+    def name(self, rank):
+        return f"card {rank % 2}"
+
+
+def test_devices_that_have_names_are_shown_with_their_ranks():
+    shown = placement([os.getpid()] * 3, NamedDevices(3, 1))
+    assert [rank.device for rank in shown.ranks] == ["card 0", "card 1", "card 0"]
 
 
 def test_a_process_is_moved_where_the_kernel_lists_no_threads(monkeypatch):

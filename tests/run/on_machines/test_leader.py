@@ -13,7 +13,7 @@ import pytest
 from support.machines.leader_steps import Give, Hang, Meet, ReadArray, Release, Tell, Unreadable, Unsendable
 from support.processes import scripts
 from support.processes.warm import Warm
-from synk.run.device import Devices
+from synk.run.device import CpuDevices
 from synk.run.launch.recovery import RunState
 from synk.run.launch.surroundings import Surroundings
 from synk.run.on_machines.leader import LeaderSpec
@@ -55,7 +55,7 @@ class Master:
             self.process = start(LEADER.format(paths=paths, address=listening.getsockname()))
             ours, _ = listening.accept()
         self.link = LeaderLink(MACHINE, ours)
-        spec = LeaderSpec(MACHINE, Devices(1, 1), Connection(), (), RunState(), SURROUNDINGS)
+        spec = LeaderSpec(MACHINE, CpuDevices(1, 1), Connection(), (), RunState(), SURROUNDINGS)
         self.link.send(encode(spec))
         self.link.hear(time.monotonic() + PATIENCE)
         self.link.greet(PATIENCE)

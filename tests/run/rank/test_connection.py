@@ -1,71 +1,16 @@
-"""How the ranks of a run are connected: decided from devices, what is installed and the environment."""
-
-from types import SimpleNamespace
+"""How the ranks of a run on cores are connected."""
 
 import pytest
 
-from synk.gpu.device.probe import Gpu
-from synk.gpu.rank.gpu_rank import GpuRank
-from synk.run.device import Devices
-from synk.run.rank import connection
+from synk.run.device import CpuDevices
 from synk.run.rank.connection import Connection, decide
 from synk.run.rank.rank import Rank
 
-ONE, TWO = ((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))[:n] for n in (1, 2))
-APART = {"NCCL_RUNTIME_CONNECT": "0"}
-SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} | APART
-CROWDED = SHARED | {"NCCL_MAX_CTAS": "2"}
 
-
-@pytest.fixture
-def nccl(monkeypatch):
-    """Let this version of NCCL be there, or none; return the versions that were asked for."""
-    asked = []
-
-    def install(version):
-        def import_nccl():
-            asked.append(version)
-            return None if version is None else SimpleNamespace(get_version=lambda: version)
-
-        monkeypatch.setattr(connection, "import_nccl", import_nccl)
-        return asked
-
-    return install
-
-
-@pytest.mark.parametrize(
-    ("n_ranks", "gpus", "version", "kind", "added"),
-    [
-        (2, TWO, 22907, "nccl", APART),
-        (2, TWO, None, "staged", APART),
-        (2, ONE, 22907, "staged", SHARED),
-        (2, ONE, 23004, "nccl", SHARED),
-        (3, TWO, 23004, "nccl", SHARED),
-        (3, ONE, 23004, "nccl", CROWDED),
-    ],
-)
-def test_gpus(nccl, n_ranks, gpus, version, kind, added):
-    nccl(version)
+@pytest.mark.parametrize("n_ranks", [1, 4])
+def test_cores_need_nothing_in_the_environment(n_ranks):
     environ = {"HOME": "/"}
-    decided = decide(Devices(n_ranks, 1, gpus), environ)
-    assert decided.kind == kind
-    assert environ == {"HOME": "/"} | added
+    decided = decide(CpuDevices(n_ranks, 1), environ)
+    assert (decided, decided.rank, environ) == (Connection(), Rank, {"HOME": "/"})
     decided.withdraw(environ)
     assert environ == {"HOME": "/"}
-
-
-@pytest.mark.parametrize(("devices", "rank"), [(Devices(4, 1), Rank), (Devices(1, 1, ONE), GpuRank)])
-def test_one_rank_and_cores_never_ask_for_nccl(nccl, devices, rank):
-    asked, environ = nccl(23004), {}
-    assert decide(devices, environ) == Connection("host", (), rank=rank)
-    assert not environ
-    assert not asked
-
-
-def test_what_the_user_has_set_is_not_taken_back(nccl):
-    nccl(23004)
-    environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}
-    decided = decide(Devices(2, 1, ONE), environ)
-    assert decided.kind == "staged"
-    decided.withdraw(environ)
-    assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}

@@ -10,7 +10,7 @@ from pytensor import shared
 from support.transport.threads import ThreadCommunicator, ThreadWorkers, make_rank
 from synk.run.collectives.read import CommitStep
 from synk.run.collectives.reduce import AllReduceStep
-from synk.run.device import Devices
+from synk.run.device import CpuDevices
 from synk.run.launch.fork_source import ForkSource
 from synk.run.rank.connection import Connection
 from synk.run.session import run_processes
@@ -170,7 +170,7 @@ def test_a_session_knows_what_connects_its_ranks_by_the_same_interface(monkeypat
 
     monkeypatch.setattr(run_processes, "decide", lambda devices, environ: OnThreads())
     monkeypatch.setattr(run_processes, "launch", lambda *run: ThreadWorkers(N_RANKS))
-    run = Session(Devices(N_RANKS, threads=1), Turns(), ForkSource())
+    run = Session(CpuDevices(N_RANKS, threads=1), Turns(), ForkSource())
     try:
         with run.turn("a test"):
             variable = shared(np.ones(2))

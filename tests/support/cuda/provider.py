@@ -5,6 +5,8 @@
 ``CUPY`` is the stand-in for a GPU's array module under the name of CuPy.
 """
 
+from functools import cached_property
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -12,7 +14,6 @@ import pytest
 
 from support.cuda import emulator as cuda_emulator
 from support.cupy import stand_in
-from synk.gpu.kernels.cuda import CudaKernels
 
 # Marks of a test: an emulator of a GPU belongs to `make test-all`.
 needs_emulator = [
@@ -28,7 +29,12 @@ class OnHost:
     """Kernels of a device for arrays of the host, without a copy: results in ``out`` are the arrays given."""
 
     def __init__(self, kernels=None):
-        self._kernels = kernels or CudaKernels(CUPY)
+        self._given = kernels
+
+    @cached_property
+    def _kernels(self):
+        # Imported when asked: what is tested on cores does without synk.gpu.
+        return self._given or import_module("synk.gpu.kernels.cuda").CudaKernels(CUPY)
 
     def __getattr__(self, name):
         make = getattr(self._kernels, name)

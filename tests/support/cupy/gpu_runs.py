@@ -35,7 +35,7 @@ def gpus(cupy, monkeypatch):
         dismiss_fork_server()
         cupy.cuda.machine.process = None
         found = Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus or n_ranks)))
-        monkeypatch.setattr("synk.run.device.choose.survey", lambda: found)
+        monkeypatch.setattr("synk.gpu.setup.choose_gpus.survey", lambda: found)
         nccl = fake_nccl_runs.install(cupy, n_ranks, version or 0)
         nccl.available = version is not None
         nccl.before = before or nccl.before

@@ -26,6 +26,7 @@ import pytest
 import scipy.linalg
 import scipy.special
 
+from support.cupy import stand_in_arrays
 from support.cupy.tape import refuse
 
 inf, nan, pi, e, newaxis = np.inf, np.nan, np.pi, np.e, None
@@ -450,6 +451,7 @@ TWINS = {
 
 def install(setitem=dict.__setitem__):
     """Let ``import cupyx.scipy.special`` and its siblings find the twins of this module."""
+    stand_in_arrays.register()
     for name, module in TWINS.items():
         setitem(sys.modules, name, module)
 

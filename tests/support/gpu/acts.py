@@ -54,10 +54,10 @@ def pretend():
     """Make synk find a GPU, and the stand-in where it imports CuPy."""
     from support.cupy import fake_cupy
     from synk.gpu.device import probe
-    from synk.run.device import choose
+    from synk.gpu.setup import choose_gpus
 
     fake_cupy.make(n_gpus=1)
-    choose.survey = lambda: probe.Survey((probe.Gpu(0, "a stand-in"),))
+    choose_gpus.survey = lambda: probe.Survey((probe.Gpu(0, "a stand-in"),))
 
 
 def shared(value, name, dtype="float64"):

@@ -11,7 +11,7 @@ from support.communicators.on_device import OnDevice
 from support.communicators.suite import HostGroup
 from synk.gpu.comm.nccl import NcclCommunicator
 from synk.gpu.comm.nccl_library import SHARES_A_GPU, Library, connection, import_nccl
-from synk.transport.comm import StagedCommunicator
+from synk.gpu.comm.staged import StagedCommunicator
 
 
 class OnStreams:

@@ -60,7 +60,7 @@ class ElementLoop:
         if not self.is_while and to_host((n_steps < 0).any(), xp):
             raise ValueError(f"a ScalarLoop of {n_steps.min()} steps; n_steps must not be negative")
         shape = np.broadcast_shapes(n_steps.shape, *[x.shape for x in inputs])
-        # Numbers may come as NumPy's scalars, which CuPy does not broadcast.
+        # Numbers may come as NumPy's scalars, which not every array module broadcasts.
         limits, *values = [xp.broadcast_to(xp.asarray(x), shape).reshape(-1) for x in (n_steps, *inputs)]
         states, constants = values[: self.n_states], values[self.n_states :]
         if self.is_while:

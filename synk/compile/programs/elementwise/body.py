@@ -1,4 +1,4 @@
-"""Turn a node of scalar Ops into the body of a kernel: the statements for one element, in C or CUDA.
+"""Turn a node of scalar Ops into the body of a kernel: the statements for one element.
 
 Elemwise node -> Body -> loops in C (`synk.compile.regions.walks`), or cuda_source
 """
@@ -81,7 +81,7 @@ def elemwise_body(
     node : Apply
     dialect : Dialect
     reads, gives : sequence of str, optional
-        ``Operand.stored`` of each input and output; for CUDA alone.
+        ``Operand.stored`` of each input and output; for dialects that convert as they read and write.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _apply_loop(
 
 
 def element(body: Body, name: str, qualifiers: str) -> str:
-    """Return the text of the function, in C or CUDA, that computes one element."""
+    """Return the text of the function, in the dialect, that computes one element."""
     reads = [f"const {type_name(o.dtype)} x{i}" for i, o in enumerate(body.inputs)]
     reads += [f"const {type_name(dtype)} c{i}" for i, (dtype, _) in enumerate(body.constants)]
     writes = [f"{type_name(o.dtype)} *y{i}" for i, o in enumerate(body.outputs)]

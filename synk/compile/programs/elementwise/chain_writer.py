@@ -138,7 +138,7 @@ class Writer:
 
 
 def type_name(dtype: str) -> str:
-    """Return the type of C and CUDA for a dtype; raise NoTemplate where there is none."""
+    """Return the type of C for a dtype; raise NoTemplate where there is none."""
     if dtype not in TYPES:
         raise NoTemplate(f"kernels do not compute in {dtype}")
     return TYPES[dtype]

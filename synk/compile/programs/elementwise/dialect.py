@@ -1,6 +1,6 @@
-"""The differences of C and CUDA in straight-line code: which functions there are, and how constants look.
+"""The language of kernels, C or another one like it: which functions there are, and how constants look.
 
-Types have the same names in both; NVRTC brings no ``stdint.h``, and needs none.
+Types have the same names in all of them, those that need no ``stdint.h``.
 """
 
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from synk.compile.native.compiler import ELEMENTARY, vector_functions
+from synk.compile.native.compiler import vector_functions
 from synk.compile.native.special import SPECIAL
 
 TYPES = {
@@ -38,7 +38,7 @@ class Dialect:
     Attributes
     ----------
     name : str
-        "C" or "CUDA".
+        "C", or the name of another language.
     functions : frozenset of str
         Functions of the mathematical library that may be called, by their name for double.
     special : dict
@@ -85,16 +85,3 @@ def with_slower(dialect: Dialect) -> Dialect:
     Such are loops in C and single numbers, where a call of NumPy costs more than it gains.
     """
     return replace(dialect, functions=dialect.functions | SLOWER)
-
-
-CUDA = Dialect(
-    "CUDA",
-    PLAIN | ELEMENTARY | SLOWER,
-    {
-        "float32": ("__int_as_float(0x7f800000)", "__int_as_float(0x7fc00000)"),
-        "float64": (
-            "__longlong_as_double(0x7ff0000000000000LL)",
-            "__longlong_as_double(0x7ff8000000000000LL)",
-        ),
-    },
-)

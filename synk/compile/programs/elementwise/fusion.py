@@ -21,10 +21,9 @@ from pytensor.tensor.rewriting.elemwise import (
 )
 
 from synk.compile.programs.elementwise.body import has_template
-from synk.compile.programs.elementwise.dialect import CUDA, Dialect, native_dialect
+from synk.compile.programs.elementwise.dialect import Dialect, native_dialect
 
 TAG = "numpy_kernels"
-TAGS = {"C": TAG, "CUDA": "cuda_kernels"}  # by name of the dialect
 
 
 class NotFused(ScalarOp):
@@ -85,26 +84,17 @@ class KernelFusion(FusionOptimizer):
                 node.op = op
 
 
-def register_fusion(read_on_host: Callable[[Sequence[Apply]], Collection[Variable]]) -> None:
-    """Add the rewrites to PyTensor's, just before those that make Ops work in place.
-
-    Parameters
-    ----------
-    read_on_host : callable
-        Takes the nodes in the order they run; returns the variables that are read on the host, which are not
-        fused: a GPU would compute them, and each read would wait for it.
-    """
-    fusions = {
-        "C": KernelFusion(native_dialect()),
-        "CUDA": KernelFusion(CUDA, read_on_host),
+def register_fusion(tag: str, fusion: KernelFusion) -> None:
+    """Add a fusion to PyTensor's rewrites as ``tag``, just before those that make Ops work in place."""
+    sequence = SequenceDB()
+    optdb.register(f"fusion_into_{tag}", sequence, tag, position=49)
+    rewrites = {
+        f"elemwise_into_{tag}": fusion,
+        f"unused_outputs_of_{tag}": dfs_rewriter(local_useless_composite_outputs),
+        f"constants_into_{tag}": dfs_rewriter(local_inline_composite_constants, ignore_newtrees=True),
     }
-    for language, fusion in fusions.items():
-        sequence, tag = SequenceDB(), TAGS[language]
-        optdb.register(f"fusion_into_{tag}", sequence, tag, position=49)
-        rewrites = {
-            f"elemwise_into_{tag}": fusion,
-            f"unused_outputs_of_{tag}": dfs_rewriter(local_useless_composite_outputs),
-            f"constants_into_{tag}": dfs_rewriter(local_inline_composite_constants, ignore_newtrees=True),
-        }
-        for position, (name, rewriter) in enumerate(rewrites.items(), start=1):
-            sequence.register(name, rewriter, tag, position=position)
+    for position, (name, rewriter) in enumerate(rewrites.items(), start=1):
+        sequence.register(name, rewriter, tag, position=position)
+
+
+register_fusion(TAG, KernelFusion(native_dialect()))

@@ -18,9 +18,9 @@ from synk.compile.programs.passes.destination import find_destinations
 from synk.compile.programs.passes.finish import find_finished
 from synk.compile.programs.passes.host_or_device import place, stay
 from synk.compile.programs.passes.lazy import plan_lazy
+from synk.compile.programs.passes.narrow import narrow
 from synk.compile.programs.passes.reuse import find_reuse
 from synk.compile.tables import HOST, array_funcify, array_rounded
-from synk.gpu.passes.narrow import narrow
 
 
 def decide_all(plan: ProgramPlan) -> ProgramPlan:

@@ -52,7 +52,7 @@ def fill(place: Any, value: Any) -> None:
     if is_on_host(value) and value.size == 1:
         place.fill(value.reshape(())[()])  # the number travels with the launch
     elif is_on_host(value):
-        # A copy: from page-locked memory, such as a data set's, CuPy would read when the caller has it back.
+        # A copy: from page-locked memory, a data set's, a device would read when the caller has it back.
         place.set(np.array(value, order="C"))
     else:
         place[...] = value

@@ -10,13 +10,11 @@ The same input always gives the same bits: the order of sums depends on shapes a
 threads write to one place. Numbers of blocks and threads should suit an H200; no kernel has run on a GPU yet.
 """
 
-from types import ModuleType
-
 from synk.gpu.kernels.cuda.norm import CudaNorm
 from synk.gpu.kernels.cuda.pool import CudaPool
 from synk.gpu.kernels.cuda.residual import CudaResidual
 
-__all__ = ["CudaKernels", "serves"]
+__all__ = ["CudaKernels"]
 
 
 class CudaKernels(CudaNorm, CudaResidual, CudaPool):
@@ -28,8 +26,3 @@ class CudaKernels(CudaNorm, CudaResidual, CudaPool):
     """
 
     by_dtype = True
-
-
-def serves(xp: ModuleType) -> bool:
-    """Return whether an array module is CuPy."""
-    return xp.__name__ == "cupy"

@@ -19,14 +19,14 @@ from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.elemwise import unfused
 from synk.compile.native.compiler import find_compiler
 from synk.compile.native.libraries import native_libraries
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAG
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 a, b = basic.float64("a"), basic.float64("b")
 TWO = Composite([a, b], [a * b + 2.0, a - b])  # two outputs
 
-FUSED = array_mode(ArrayLinker(host_ops="raise", native=False)).including(TAGS["C"])
+FUSED = array_mode(ArrayLinker(host_ops="raise", native=False)).including(TAG)
 
 
 def node_of(scalar_op, shapes, inplace=None, dtype="float64"):

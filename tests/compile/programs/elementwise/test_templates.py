@@ -15,9 +15,9 @@ from support.cuda.provider import needs_emulator
 from support.cupy import stand_in
 from support.regions.alone import region_of
 from synk.compile.native.compiler import find_compiler
-from synk.compile.programs.elementwise import CupyKernels, NoTemplate, has_template, template
+from synk.compile.programs.elementwise import NoTemplate, has_template, template
 from synk.compile.programs.elementwise.body import elemwise_body
-from synk.compile.programs.elementwise.dialect import CUDA, native_dialect
+from synk.compile.programs.elementwise.dialect import native_dialect
 
 
 def node_of(scalar_op, *dtypes):
@@ -57,6 +57,10 @@ def in_c():
 
 
 def in_cuda():
+    # Imported here: what is tested on cores does without synk.gpu.
+    from synk.gpu.elementwise.cuda_dialect import CUDA
+    from synk.gpu.elementwise.cuda_kernels import CupyKernels
+
     kernels = CupyKernels(emulator)
 
     def make(node):

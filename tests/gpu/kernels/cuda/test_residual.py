@@ -13,10 +13,10 @@ from support.cases.norms import EPS, close
 from support.cases.op_checks import draw, ops_of
 from support.cuda.provider import OnHost, needs_emulator
 from synk.compile import ArrayLinker, array_mode
+from synk.gpu.rewriting.residual_block import Residual, ResidualGradient
 from synk.ops import batch_norm, conv2d, relu
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 from synk.ops.kernels.plain_norm import PlainNorm
-from synk.ops.residual import Residual, ResidualGradient
 
 pytestmark = needs_emulator
 

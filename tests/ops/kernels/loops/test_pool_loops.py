@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from support.cases.images import normal
 from support.cuda.provider import OnHost, needs_emulator
+from support.slow import slow
 from synk.ops.kernels.loops import LoopKernels, available
 from synk.ops.kernels.plain_pool import PlainPool
 from synk.ops.kernels.window import Pooling, Window, lengths, ordered
@@ -153,7 +154,7 @@ def test_a_gradient_of_another_shape_is_refused(kernels):
 
 @of_both
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", [False, slow(True)])
 def test_large_windows_and_images_of_many_elements(monkeypatch, kernels, layout, wide):
     """Count elements in 64 bits, as CUDA does beyond 2**30 of them: here, from the first one on."""
     if wide:

@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from support.slow import slow
 from synk import ops
 from synk.compile import ArrayLinker, Debug, Profile, array_mode
 from synk.compile.programs.elementwise.fusion import TAG
@@ -118,7 +119,7 @@ TORCH_LOSSES = 0.0083  # the largest relative distance of 50 losses, that of att
 
 
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_ml_dtypes)])
-@pytest.mark.parametrize("build", [perceptron, residual, attention])
+@pytest.mark.parametrize("build", [perceptron, slow(residual), slow(attention)])
 def test_gradients_are_as_near_as_those_of_autocast_and_losses_fall_alike(build, dtype):
     plain, narrow = train(build, None), train(build, dtype)
     assert dtype in narrow.source
@@ -163,6 +164,7 @@ def run(inputs, outputs, values, xp=np, narrow="float16", observe=None):
     return pytensor.function(inputs, outputs, mode=mode)(*values)
 
 
+@pytest.mark.slow
 def test_gradients_are_float32_and_near_those_of_float32(device):
     inputs, loss, parameters, values = network()
     outputs = [loss, *pytensor.grad(loss, parameters)]
@@ -174,6 +176,7 @@ def test_gradients_are_float32_and_near_those_of_float32(device):
             assert np.any(found != expected)
 
 
+@pytest.mark.slow
 def test_what_is_converted_are_the_images_the_weights_and_the_gradient_of_the_logits(device):
     inputs, loss, parameters, _ = network()
     mode = array_mode(ArrayLinker(device, narrow="float16"))

@@ -1,7 +1,7 @@
 """Implementations of nodes that read or return arrays of 16 bits; they compute in float32.
 
-rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
-        -> elementwise, on a GPU       -> a kernel that converts as it reads and writes
+rounded -> of matrices                 -> the array module's product, if it has one: 16 bits, sums of 32
+        -> elementwise                 -> its kernel, if it has one, which converts as it reads and writes
         -> a ufunc, or a sum           -> called with dtype=float32, so that it converts as it reads
         -> views, parts and joins      -> unchanged; results are converted if the graph needs that
         -> kernels that take any dtype -> unchanged, if their results have the dtypes that are needed
@@ -23,9 +23,8 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 
-from synk.compile.dispatch.blas import product as multiplied
+from synk.compile.array_modules import array_module
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.elemwise_kernel import fused
 from synk.compile.dispatch.reduce import deliver
 from synk.compile.dispatch.shape import concatenation
 from synk.compile.programs.text.transfer import NARROW
@@ -71,7 +70,7 @@ def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
     if isinstance(node.op, Elemwise):
         kinds = [[dtype if narrow and dtype in NARROW else "" for narrow in side] for side in (reads, gives)]
         instead = partial(_without_kernel, node, implementation, reads, gives, xp, dtype)
-        kernel = fused(node, xp, instead, *kinds) if any(map(any, kinds)) else None
+        kernel = array_module(xp).elementwise(node, instead, *kinds) if any(map(any, kinds)) else None
         return instead() if kernel is None else kernel
     return _without_kernel(node, implementation, reads, gives, xp, dtype)
 
@@ -81,9 +80,9 @@ def _without_kernel(node, implementation, reads, gives, xp, dtype) -> Callable:
         ufunc = _ufunc(node, xp)
         if ufunc is not None:
             return _told(ufunc, node, xp, dtype if gives[0] else node.outputs[0].type.dtype)
-    if xp.__name__ != "cupy" or not isinstance(node.op, PRODUCTS):
+    product = array_module(xp).product
+    if product is None or not isinstance(node.op, PRODUCTS):
         return _around(implementation, node, reads, gives, xp, dtype)
-    product = partial(multiplied, xp)
     if isinstance(node.op, Dot | Dot22 | BatchedDot | Blockwise):
         return takes_out(partial(product, out_dtype=dtype if gives[0] else WIDE))
     # Implementations of these Ops use only ``dot`` of the array module.

@@ -8,8 +8,8 @@ import pytest
 from support.cases.op_checks import draw, ops_of
 from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode
+from synk.gpu.rewriting.residual_block import Residual, ResidualGradient
 from synk.ops import batch_norm, relu
-from synk.ops.residual import Residual, ResidualGradient
 
 X, GAMMA, BETA = pt.tensor4("x", dtype="float32"), *pt.fvectors(2)
 

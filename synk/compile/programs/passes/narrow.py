@@ -10,7 +10,7 @@ copy, which is made once, before its first reader:
 
 For example, a weight is rounded once a call, and the products of forward and backward read that copy.
 
-Nothing is computed here; `synk.gpu.dispatch.width` says which Ops may read and return 16 bits.
+Nothing is computed here; `synk.compile.dispatch.storage_width` says which Ops may read and return 16 bits.
 """
 
 from __future__ import annotations

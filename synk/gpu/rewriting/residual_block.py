@@ -20,7 +20,7 @@ from pytensor.graph.rewriting.db import SequenceDB
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
-from synk.compile.programs.elementwise.fusion import TAGS
+from synk.gpu.elementwise.cuda_dialect import FUSION
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
 from synk.ops.checks import float_tensor, same_shape
@@ -157,12 +157,9 @@ def _alike(*variables: Any) -> bool:
     return len(patterns) == 1
 
 
-def register() -> None:
+def register_residual_blocks() -> None:
     """Register the rewrites with PyTensor, for programs for GPUs only."""
-    sequence, tag = SequenceDB(), TAGS["CUDA"]
-    optdb.register("residual", sequence, tag, position=POSITION)
+    sequence = SequenceDB()
+    optdb.register("residual", sequence, FUSION, position=POSITION)
     for position, rewriter in enumerate((residual_sum, residual_gradient)):
-        sequence.register(rewriter.__name__, dfs_rewriter(rewriter), tag, position=position)
-
-
-register()
+        sequence.register(rewriter.__name__, dfs_rewriter(rewriter), FUSION, position=position)

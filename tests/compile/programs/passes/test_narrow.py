@@ -18,8 +18,8 @@ from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.observe.debug import Debug, DebugError
 from synk.compile.programs.passes.host_or_device import stay
+from synk.compile.programs.passes.narrow import narrow, widths
 from synk.compile.tables import Width, goes_by_dtype, width
-from synk.gpu.passes.narrow import narrow, widths
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

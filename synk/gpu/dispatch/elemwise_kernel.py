@@ -15,9 +15,9 @@ import numpy as np
 from pytensor.graph.basic import Apply
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.programs.elementwise import NoTemplate, cupy_kernels, dialect_of
-from synk.compile.programs.elementwise.dialect import CUDA
+from synk.compile.programs.elementwise import NoTemplate
 from synk.compile.tables import takes_out
+from synk.gpu.elementwise.cuda_kernels import cupy_kernels
 
 
 def fused(
@@ -32,8 +32,6 @@ def fused(
     ``instead`` returns the implementation to use if the kernel does not compile. ``reads`` and ``gives`` are
     the dtypes of inputs and outputs that are stored in 16 bits, "" for others.
     """
-    if dialect_of(xp) is not CUDA:
-        return None
     instead = cache(instead)
 
     def without_kernel(*arrays):

@@ -1,0 +1,1 @@
+"""Rewrites of graphs for programs on GPUs."""

@@ -1,0 +1,1 @@
+"""Set up runs on GPUs: choose them, and connect their ranks."""
