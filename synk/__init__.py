@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 
 from synk.exact.run_values import n_rows as n_rows
 from synk.run.arrays.data import Data as Data
-from synk.run.arrays.per_rank import Since as _Since
+from synk.run.arrays.per_rank import Cause as _Cause
 from synk.run.collectives.assign import Broadcast, Scatter, SetValue
 from synk.run.collectives.collective import Collective, describe_verb
 from synk.run.collectives.exchange import AllToAll, ReduceScatter
@@ -646,7 +646,7 @@ get_lengths = _verb(GetLengths)
 get_shapes = _verb(GetShapes)
 
 
-def per_rank(variable: Any) -> _Since | None:
+def per_rank(variable: Any) -> _Cause | None:
     """Return the cause that has made the values of a shared variable differ between ranks.
 
     No rank is asked: synk keeps a record of what functions, collectives and ``set_value`` in the script have

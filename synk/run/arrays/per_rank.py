@@ -26,7 +26,7 @@ from synk.values.script_frames import stacklevel
 OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
 
 
-class Since(NamedTuple):
+class Cause(NamedTuple):
     """The cause that has made a variable per rank, and how the values of the ranks are related.
 
     Attributes
@@ -43,7 +43,7 @@ class Since(NamedTuple):
     kind: str = OWN
 
 
-State = Mapping[int, Since]
+State = Mapping[int, Cause]
 """The cause for each variable that is per rank, by identity. A State is never changed after it is made."""
 
 
@@ -58,7 +58,7 @@ class Effect(NamedTuple):
     since: str = ""  # the cause of the difference, for errors of later calls
     takes_equal: tuple[int, ...] = ()  # the step is refused if one of these is per rank
     name: str = ""  # the name of the function that the step calls
-    kind: str = OWN  # the `Since.kind` of ``leaves_per_rank``
+    kind: str = OWN  # the `Cause.kind` of ``leaves_per_rank``
     remedies: Mapping[int, str] = {}  # by variable in ``takes_equal``: an advice for the error message
     # Updated variables, each with the variables from which its value is computed, itself perhaps: it is per
     # rank after the step if one of those was before.
@@ -114,19 +114,19 @@ class PerRank:
             for variable in effect.leaves_per_rank:
                 before = state.get(variable)
                 part = effect.kind == FIRST and before is not None and before.kind == ROWS
-                state[variable] = Since(effect.since, OWN if part else effect.kind)
+                state[variable] = Cause(effect.since, OWN if part else effect.kind)
         if state == self.now:
             return self.now
         return {variable: since for variable, since in state.items() if variable in self._variables}
 
-    def _inherited_cause(self, effect: Effect, source: int, since: Since) -> Since:
+    def _inherited_cause(self, effect: Effect, source: int, since: Cause) -> Cause:
         """Return why a variable becomes per rank that is computed from the per-rank variable ``source``."""
         if since.kind == LEFT:
             return since
         made = f"function {effect.name!r} made it of {describe(self._variables[source])}, which differed"
-        return Since(made)
+        return Cause(made)
 
-    def of(self, identity: int | None) -> Since | None:
+    def of(self, identity: int | None) -> Cause | None:
         """Return why a variable is per rank; None if it is equal on all ranks, or not sent to them yet."""
         return None if identity is None else self.now.get(identity)
 
@@ -136,7 +136,7 @@ class PerRank:
             since = "set_value in the script, which changed rank 0 only"
             self.now = self.after([Effect((), (variable,), since, kind=FIRST)])
 
-    def note_left(self, variable: int, since: Since) -> None:
+    def note_left(self, variable: int, since: Cause) -> None:
         """Note that a variable was per rank in a closed run; in this run, all ranks have rank 0's value."""
         if is_tracked(self._variables[variable]):
             self.now = {**self.now, variable: since}
@@ -177,16 +177,16 @@ class LostParts:
         return next(((one, self._by[one]) for one in effect.remedies if one in self._by), None)
 
 
-def left_since(variable: Any) -> Since | None:
+def left_cause(variable: Any) -> Cause | None:
     """Return why a variable was per rank in a closed run, if it still has the value from then; else None."""
     what = left_of(variable.container)
-    return None if what is None else Since(what, LEFT)
+    return None if what is None else Cause(what, LEFT)
 
 
 def warn_of_left(variables: Iterable[Any]) -> None:
     """Warn of variables that were per rank in a closed run, and of whose values only rank 0's is left."""
     for variable in variables:
-        since = left_since(variable) if isinstance(variable, SharedVariable) else None
+        since = left_cause(variable) if isinstance(variable, SharedVariable) else None
         if since is not None:
             warnings.warn(
                 f"{describe(variable)} was per rank since {since.what} in the run before, and synk.close() "
@@ -214,7 +214,7 @@ def _replaced(function: str, variable: Any, collective: str, remedy: str) -> str
     )
 
 
-def _refusal(function: str, variable: Any, since: Since, remedy: str) -> str:
+def _refusal(function: str, variable: Any, since: Cause, remedy: str) -> str:
     """Return the message of the error for a variable that is per rank, but needed equal on all ranks."""
     called = variable.name or "variable"
     # A broadcast is no remedy for parts of a sum: it would give all ranks the part of rank 0.

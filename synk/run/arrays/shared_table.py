@@ -19,7 +19,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.exact.run_values import describe
 from synk.run.arrays.containers import adopt, forget_left, give_back
-from synk.run.arrays.per_rank import LEFT, PerRank, State, left_since, warn_of_left
+from synk.run.arrays.per_rank import LEFT, PerRank, State, left_cause, warn_of_left
 from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 from synk.values import messages
@@ -99,7 +99,7 @@ class SharedTable:
 
     def _take_left(self, identity: int, variable: SharedVariable) -> None:
         """Move the note that a variable was per rank in a closed run from its container to the record."""
-        since = left_since(variable)
+        since = left_cause(variable)
         if since is not None:
             self._per_rank.note_left(identity, since)
         forget_left(variable.container)

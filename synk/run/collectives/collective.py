@@ -42,7 +42,7 @@ class Collective(ABC, Generic[Returned]):
     # collective only reads the variables.
     leaves_equal: bool | None = None
     adds_up = False  # whether the result is the sum or the mean of the ranks' values
-    leaves_kind = OWN  # how values differ if they are not left equal: the `Since.kind` of the variables
+    leaves_kind = OWN  # how values differ if they are not left equal: the `Cause.kind` of the variables
 
     def __init__(self, shared_vars: Any):
         self._is_list = isinstance(shared_vars, list | tuple)

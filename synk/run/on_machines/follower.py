@@ -40,14 +40,14 @@ def be_the_agent() -> None:
     from synk.run.on_machines.started_jobs import FOLDER
     from synk.transport.commands.interfaces import Disconnected
     from synk.transport.machines.agent import Agent
-    from synk.transport.machines.agent_door import knock
+    from synk.transport.machines.agent_listener import connect_to_rank_0
     from synk.transport.machines.all_reduce import MachineAllReduce
     from synk.transport.machines.mpi_job import end_own_job, join_own_job
     from synk.transport.machines.mpi_links import MpiLinks
 
     folder = os.environ.pop(FOLDER)
     with suppress(Disconnected):
-        end = knock()
+        end = connect_to_rank_0()
         Agent(MachineAllReduce(MpiLinks(join_own_job(folder))), end).run()
     end_own_job(folder)
 
@@ -60,7 +60,7 @@ def be_a_leader() -> None:
     from synk.run.on_machines.leader_calls import LeaderCall
     from synk.run.on_machines.started_jobs import ADDRESS, FOLDER, TOKEN
     from synk.transport.commands.interfaces import Leaders
-    from synk.transport.machines.agent_door import pop_address_and_token
+    from synk.transport.machines.agent_listener import pop_address_and_token
     from synk.transport.machines.mpi_job import end_own_job, join_own_job, limited_start
     from synk.transport.machines.sessions import temporary_folder
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from synk.run.on_machines.job import CALL_SECONDS, Job, LeaderConnection, hang_up
 from synk.run.on_machines.leader_calls import link_leaders
-from synk.transport.machines.agent_door import Door
+from synk.transport.machines.agent_listener import AgentListener
 from synk.transport.machines.agent_reduce import AgentReduce
 from synk.transport.machines.handshake import Listener
 from synk.transport.machines.hostfile import Host
@@ -85,9 +85,14 @@ class StartedJobs:
         """Do as `call`, without a diagnosis if the job ends early: JobEnded is raised then."""
         with ExitStack() as made:
             listener = made.enter_context(closing(Listener(self._address)))
-            door, token = made.enter_context(closing(Door())), new_token()
+            for_agent, token = made.enter_context(closing(AgentListener())), new_token()
             place = ":".join(map(str, listener.address))
-            access = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
+            access = {
+                **for_agent.environment,
+                ADDRESS: place,
+                TOKEN: token.hex(),
+                FOLDER: tempfile.gettempdir(),
+            }
             job = MpiJob(self._launch(access))
             failed = made.enter_context(ExitStack())
             failed.callback(job.end)
@@ -106,7 +111,7 @@ class StartedJobs:
             called: list[LeaderConnection] = []
             failed.callback(hang_up, called)
             self._all_called(called, listener, token, deadline, watch)
-            reduction = AgentReduce(door.open(watch_agent))
+            reduction = AgentReduce(for_agent.accept(watch_agent))
             failed.callback(reduction.close)
             leaders = LinkedLeaders(link_leaders(called, listener, token, watch), reduction)
             failed.pop_all()

@@ -170,12 +170,14 @@ class RankProgram:
         """Run a call in which this rank has no rows but others have: meet them, and apply the updates."""
         updates = self.spec.updates
         times = num_slices if self.spec.meets_every_slice else 1
-        met = self._meet_without_rows(arguments, times) if self.spec.needs_ranks else [None] * len(updates)
+        results = (
+            self._meet_without_rows(arguments, times) if self.spec.needs_ranks else [None] * len(updates)
+        )
         if any(update.is_rowless for update in updates):
             self.variants.rowless(arguments)
-        for update, value_met in zip(updates, met, strict=True):
-            if update.is_met:
-                self._assign(update, value_met)
+        for update, result in zip(updates, results, strict=True):
+            if update.is_collective:
+                self._assign(update, result)
             elif update.needs_rows:
                 value = self._variables.value(update.variable)
                 on_host = isinstance(value, np.ndarray | np.generic)

@@ -20,7 +20,7 @@ class UpdateSpec:
     needs_ranks: bool = False  # its graph contains collectives
 
     @property
-    def is_met(self) -> bool:
+    def is_collective(self) -> bool:
         """Tell whether collectives make its value, the same on all ranks; a rank without rows takes part."""
         return self.needs_ranks and not self.needs_rows
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synk.run.arrays.per_rank import Since, left_since
+from synk.run.arrays.per_rank import Cause, left_cause
 from synk.run.device import Devices
 from synk.run.launch.fork_arguments import checked_devices, checked_timeout, with_environment
 from synk.run.launch.fork_source import ForkSource
@@ -51,12 +51,12 @@ def is_open() -> bool:
     return _session is not None and _turns is not None and _turns.is_open()
 
 
-def per_rank(variable: Any) -> Since | None:
+def per_rank(variable: Any) -> Cause | None:
     """Return the cause that has made a variable per rank; see `synk.per_rank`."""
     if not isinstance(variable, SharedVariable):
         raise TypeError(f"expected a shared variable, got {variable!r}")
-    here = session("per_rank").per_rank_since(variable) if _turns is not None else None
-    return here or left_since(variable)
+    here = session("per_rank").per_rank_cause(variable) if _turns is not None else None
+    return here or left_cause(variable)
 
 
 def turn(what: str) -> AbstractContextManager[Any]:

@@ -72,8 +72,8 @@ class FunctionTable:
 
         On GPUs there are none here: each rank rewrites for itself.
         """
-        together = self._rank.n_ranks > 1 and self._rank.device.xp is np
-        return self._rank.program(function).variants.graphs(num_slices) if together else {}
+        rank_0_rewrites = self._rank.n_ranks > 1 and self._rank.device.xp is np
+        return self._rank.program(function).variants.graphs(num_slices) if rank_0_rewrites else {}
 
     def note_new_workers(self) -> None:
         """Note that workers are new: they were started with all functions, but have compiled none."""

@@ -14,7 +14,7 @@ from synk.exact.define import define
 from synk.exact.undeclared import computed, warn_of_results
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data
-from synk.run.arrays.per_rank import Since
+from synk.run.arrays.per_rank import Cause
 from synk.run.arrays.run_memory import RunMemory
 from synk.run.collectives.read import CommitStep, ShapesStep
 from synk.run.collectives.runner import CollectiveRunner
@@ -125,7 +125,7 @@ class Session:
         self.check_open("on_ranks")
         return OnRanks(self, next(self.functions.object_numbers), make, arguments, changes)
 
-    def per_rank_since(self, variable: Any) -> Since | None:
+    def per_rank_cause(self, variable: Any) -> Cause | None:
         """Return why a variable is per rank in this run; None if it is not, or the run does not use it."""
         return self.memory.per_rank.of(self.memory.shared.known(variable))
 

@@ -52,7 +52,8 @@ class HostCommunicator(Communicator):
         self._arena: Segment | None = None
         self._arena_nbytes = self._front = 0  # bytes before the first slot: those of `at_first`
         self._scratch: Scratch = {}
-        self._met = False  # whether, inside of `at_once`, all headers were compared and no barrier is needed
+        # Whether, inside of `at_once`, all headers were compared and no barrier is needed.
+        self._is_compared = False
         # A view of the words is taken anew each time: one that is kept would keep them mapped after the run.
         self._control = control = barrier.control
         self._mine = control.header_at(self.rank)
@@ -65,16 +66,16 @@ class HostCommunicator(Communicator):
         if len(shared) < 2:  # nothing is saved
             yield
             return
-        same = self._same(_digest([self._words(kind, op, one, shapes) for one in shared]))
-        met = same and all(one is not None for one in shared)
-        if not met:
+        same = self._headers_agree(_digest([self._words(kind, op, one, shapes) for one in shared]))
+        compared = same and all(one is not None for one in shared)
+        if not compared:
             self._barrier.wait()  # before the next header
-        self._met = met
+        self._is_compared = compared
         try:
             yield
         finally:
-            self._met = False
-        if met:
+            self._is_compared = False
+        if compared:
             self._barrier.wait()
 
     def _words(self, kind: str, op: str, shared: Shared, shapes: bool) -> memoryview:
@@ -92,11 +93,11 @@ class HostCommunicator(Communicator):
         if shared is not None:
             # Every training step comes here, so the plan is kept from the step before.
             words, blocks = shared.plans.get(op) or self._plan(op, shared)
-            if self._met or self._same(words):
+            if self._is_compared or self._headers_agree(words):
                 blocks.run()
-                self._part()
+                self._wait_for_readers()
                 return array
-        headers = self._headers_of("all_reduce", op, array, shared, met=shared is not None)
+        headers = self._headers_of("all_reduce", op, array, shared, is_written=shared is not None)
         result = self._reduce_staged(headers, array, op)
         if not array.flags.writeable:
             return result.copy()
@@ -118,7 +119,7 @@ class HostCommunicator(Communicator):
         elif self.rank == root:
             result = np.empty(array.shape, array.dtype)
             Blocks(_flat(shared), op, [result.reshape(-1)], self._scratch).run()
-        self._part()
+        self._wait_for_readers()
         return result if self.rank == root else None
 
     def broadcast(self, array: Array, root: int = 0, shared: Shared = None) -> Array:
@@ -126,7 +127,7 @@ class HostCommunicator(Communicator):
         if shared is not None and not headers:
             if self.rank != root:
                 array[...] = shared[root]
-            self._part()
+            self._wait_for_readers()
             return array
         slot = self._fill_slots(headers, array, only=root)[root]
         return slot.copy()
@@ -146,7 +147,7 @@ class HostCommunicator(Communicator):
         arrays = self._fill_slots(headers, array, only) if headers or shared is None else shared
         result = read(arrays if only is None else [arrays[only]]) if reading else None
         if not headers:  # a slot is not filled again before the next header has been met
-            self._part()
+            self._wait_for_readers()
         return result
 
     def at_first(
@@ -158,14 +159,14 @@ class HostCommunicator(Communicator):
         the least for a few bytes, and compares no headers.
         """
         self._front = self.n_ranks * room + result_room
-        while not self._brought(payload, room):
+        while not self._put_if_it_fits(payload, room):
             self._barrier.wait()  # before a rank says again how long its arena is
         if self.rank == 0:
             self._put(self.n_ranks, room, work([self._bytes(rank, room) for rank in range(self.n_ranks)]))
         self._barrier.wait()
         return self._bytes(self.n_ranks, room)
 
-    def _brought(self, payload: bytes, room: int) -> bool:
+    def _put_if_it_fits(self, payload: bytes, room: int) -> bool:
         """Put a payload into the arena for rank 0; return False if the arena was too small, and has grown."""
         words = self._control.words
         words[self._mine + ARENA] = self._arena_nbytes
@@ -188,7 +189,7 @@ class HostCommunicator(Communicator):
 
     # --- headers -----------------------------------------------------------------------------------
 
-    def _same(self, words: memoryview) -> bool:
+    def _headers_agree(self, words: memoryview) -> bool:
         """Write this rank's header; return whether those of all other ranks are the same."""
         control, count = self._control.words, len(words)
         control[self._mine + ARENA] = self._arena_nbytes
@@ -201,16 +202,16 @@ class HostCommunicator(Communicator):
                 return False
         return True
 
-    def _part(self) -> None:
+    def _wait_for_readers(self) -> None:
         """Wait until all ranks have finished with the arrays in shared memory, except inside of `at_once`."""
-        if not self._met:
+        if not self._is_compared:
             self._barrier.wait()
 
     def _to_stage(
         self, kind: str, op: str, array: Array, shared: Shared, shapes: bool = True
     ) -> list[Header]:
         """Return the headers of all ranks if arrays must be copied; none if all are in shared memory."""
-        if self._met:
+        if self._is_compared:
             return []
         headers = self._headers_of(kind, op, array, shared, shapes)
         return [] if all(header.is_shared for header in headers) else headers
@@ -222,14 +223,14 @@ class HostCommunicator(Communicator):
         array: Array,
         shared: Shared,
         shapes: bool = True,
-        met: bool = False,
+        is_written: bool = False,
     ) -> list[Header]:
-        """Write this rank's header, unless that is done (``met``); return the headers of all ranks.
+        """Write this rank's header, unless it ``is_written``; return the headers of all ranks.
 
         Raises CollectiveMismatch if they differ, or with ``shapes`` also if their shapes do.
         """
-        if not met:
-            self._same(words_of(kind, op, array.dtype, array.shape, shared is not None))
+        if not is_written:
+            self._headers_agree(words_of(kind, op, array.dtype, array.shape, shared is not None))
         headers = [Header.read(self._control.header(rank)) for rank in range(self.n_ranks)]
         check_equal(headers, shapes)
         return headers

@@ -123,12 +123,14 @@ class MachinesCommunicator(Communicator):
         """
         brings = only in (None, self.rank)
         mine = encoded(kind, op, array, brings and array.nbytes <= SMALL_BYTES)
-        parts = list(decoded(self._met(mine, False, lambda everywhere, parts: everywhere)))
+        parts = list(decoded(self._exchanged(mine, False, lambda everywhere, parts: everywhere)))
         if any(part.array is None for part in (parts if only is None else [parts[only]])):
             parts = list(decoded(self._gathered(encoded(kind, op, array, brings))))
         return parts
 
-    def _met(self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Contribution]], bytes]) -> bytes:
+    def _exchanged(
+        self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Contribution]], bytes]
+    ) -> bytes:
         """Exchange all ranks' contributions, of small arrays; return the result of ``finish`` on every rank.
 
         ``mine`` is this rank's contribution, encoded. Each leader calls ``finish`` with the bytes of all
@@ -172,7 +174,7 @@ class MachinesCommunicator(Communicator):
         """
         small = array.nbytes <= SMALL_BYTES
         mine = encoded(kind, op, array, small)
-        result = self._met(mine, True, lambda _, parts: self._combined(parts, op) if small else b"")
+        result = self._exchanged(mine, True, lambda _, parts: self._combined(parts, op) if small else b"")
         if not small:
             return self._reduced_by_machines(array, op, shared, in_place)
         return np.ndarray(array.shape, array.dtype, result).copy()

@@ -92,7 +92,7 @@ class Listener:
                 elif key.fileobj in self._callers:
                     heard = self._hear(key.fileobj)
                     if heard is not None:
-                        return _met(self._release(key.fileobj), mine, heard), heard
+                        return _compared(self._release(key.fileobj), mine, heard), heard
         refused = f"; the last that was refused: {self._last_refusal}" if self._last_refusal else ""
         raise TimeoutError(f"nobody of this run called {_said(self.address)} in time{refused}")
 
@@ -164,7 +164,7 @@ def connect(
             exchange = _Exchange(end, call(token, encoded(mine)), deadline, address[0])
             while (heard := exchange.step()) is None:
                 end.settimeout(_left(deadline))
-            return _met(end, mine, heard), heard
+            return _compared(end, mine, heard), heard
         except BaseException:
             end.close()
             raise
@@ -213,7 +213,7 @@ class _Exchange:
         self._wanted = said
 
 
-def _met(end: socket.socket, mine: Hello, theirs: Hello) -> socket.socket:
+def _compared(end: socket.socket, mine: Hello, theirs: Hello) -> socket.socket:
     """Compare the versions of both ends and set socket options; close the connection if that raises."""
     try:
         compare(mine, theirs)

@@ -47,19 +47,19 @@ class LinkedLeaders:
     def __init__(self, links: Links, reduction: Reduction):
         self.machine, self.n_machines = links.machine, links.n_machines
         self._links, self._reduction = links, reduction
-        self._command = self._met = 0  # the command, and how many of its meetings are over
+        self._command = self._n_meetings = 0  # the command, and how many of its meetings are over
         self._early: dict[
             tuple[int, Place], list[memoryview]
         ] = {}  # payloads that came early, by sender and place
         self._failures: dict[int, Place] = {}  # the last failure of each machine
 
     def begin(self, command: int) -> None:
-        self._command, self._met = command, 0
+        self._command, self._n_meetings = command, 0
         self._early = {key: payloads for key, payloads in self._early.items() if key[1].command >= command}
         self._take_in(0)
 
     def fail(self) -> None:
-        message = pack(Place(self._command, self._met + 1, FAILED), ())
+        message = pack(Place(self._command, self._n_meetings + 1, FAILED), ())
         for distance in range(1, self.n_machines):
             self._links.send((self.machine + distance) % self.n_machines, message)
         self._reduction.give_up(self._number())
@@ -71,13 +71,13 @@ class LinkedLeaders:
         round = 0
         while len(payloads) < n:
             distance = len(payloads)
-            place = Place(self._command, self._met + 1, round)
+            place = Place(self._command, self._n_meetings + 1, round)
             sent = payloads[: n - distance]
             self._links.send((self.machine - distance) % n, pack(place, sent))
             payloads += self._receive((self.machine + distance) % n, place, watch)
             round += 1
         self._wait(lambda: not self._links.unsent(), watch)
-        self._met += 1
+        self._n_meetings += 1
         first = n - self.machine  # where machine 0 is
         return [bytes(payloads[(first + machine) % n]) for machine in range(n)]
 
@@ -89,11 +89,11 @@ class LinkedLeaders:
             self._look_for_cuts()
 
         self._reduction.run(array, op, self._number(), look)
-        self._met += 1
+        self._n_meetings += 1
 
     def _number(self) -> int:
         """Return the number that the next meeting has if it is a reduction."""
-        return self._command * MEETINGS + self._met % MEETINGS
+        return self._command * MEETINGS + self._n_meetings % MEETINGS
 
     def share(self, number: int, segment: Segment) -> None:
         self._reduction.share(number, segment)
@@ -131,7 +131,7 @@ class LinkedLeaders:
     def _look_for_failures(self) -> None:
         """Raise `Aborted` if a machine has sent that it will not come to this meeting of the command."""
         for place in self._failures.values():
-            if place.command == self._command and place.meeting <= self._met + 1:
+            if place.command == self._command and place.meeting <= self._n_meetings + 1:
                 raise Aborted
 
     def _take_in(self, seconds: float) -> bool:

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from synk.run.arrays.per_rank import FIRST, OWN, ROWS, Effect, PerRank, Since
+from synk.run.arrays.per_rank import FIRST, OWN, ROWS, Cause, Effect, PerRank
 from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 
@@ -30,7 +30,7 @@ def scattered(*variables):
     return Effect(leaves_per_rank=variables, since="synk.scatter", kind=ROWS)
 
 
-SCATTERED = Since("synk.scatter", ROWS)
+SCATTERED = Cause("synk.scatter", ROWS)
 
 
 def reduced(*variables):
@@ -46,7 +46,7 @@ def test_effects_are_applied_in_order():
     assert state.after([]) == state.after([None]) == state.after([reduced(V), taking(V, W)]) == {}
     assert state.after([scattered(V, W), reduced(V), taking(V)]) == {W: SCATTERED}
     assert state.after([scattered(V), reduced(V), Effect((), (V,), "synk.reduce")]) == {
-        V: Since("synk.reduce")
+        V: Cause("synk.reduce")
     }
     with pytest.raises(ValueError, match="function 'f' takes 'v' as equal"):
         state.after([scattered(V), taking(V), reduced(V)])
@@ -74,7 +74,7 @@ def test_parts_of_a_sum_are_added_up_before_they_are_read_as_one():
 
 def test_a_step_takes_what_was_before_it():
     state = per_rank()
-    assert state.after([Effect(takes_equal=(V,), leaves_per_rank=(V,), since="f")]) == {V: Since("f")}
+    assert state.after([Effect(takes_equal=(V,), leaves_per_rank=(V,), since="f")]) == {V: Cause("f")}
     with pytest.raises(ValueError, match="takes 'v' as equal"):
         state.after([scattered(V), Effect(takes_equal=(V,), leaves_equal=(V,))])
 
@@ -104,9 +104,9 @@ def test_the_state_is_the_same_object_as_long_as_it_is_equal():
 
 def test_a_command_that_failed_leaves_per_rank_all_that_was_so_on_its_way():
     state = per_rank()
-    state.now = {W: Since("synk.set_value on rank 1")}
+    state.now = {W: Cause("synk.set_value on rank 1")}
     state.note_failed([scattered(V), None, reduced(V, W), taking(W)])
-    assert state.now == {V: SCATTERED, W: Since("synk.set_value on rank 1")}
+    assert state.now == {V: SCATTERED, W: Cause("synk.set_value on rank 1")}
 
 
 def test_what_the_script_sets_is_per_rank_unless_it_is_a_random_state():
@@ -116,7 +116,7 @@ def test_what_the_script_sets_is_per_rank_unless_it_is_a_random_state():
     before = state.now
     state.note_set(V)
     state.note_set(STATE)
-    assert state.now == {V: Since("set_value in the script, which changed rank 0 only", FIRST)}
+    assert state.now == {V: Cause("set_value in the script, which changed rank 0 only", FIRST)}
     assert not before  # commands and commits hold on to it
     with pytest.raises(ValueError, match=r"'v' as equal.* since set_value.*synk.broadcast\(v\)"):
         state.after([taking(V)])
@@ -146,7 +146,7 @@ def test_on_one_rank_nothing_is_refused_and_what_would_be_per_rank_on_several_is
 def test_rank_0_s_part_of_the_rows_does_not_stand_for_itself(before, kind):
     state = per_rank()
     set_alone = Effect((), (V,), "synk.set_value on rank 0", kind=FIRST)
-    assert state.after([*before, set_alone]) == {V: Since("synk.set_value on rank 0", kind)}
+    assert state.after([*before, set_alone]) == {V: Cause("synk.set_value on rank 0", kind)}
 
 
 # --- whole runs -----------------------------------------------------------------------------------

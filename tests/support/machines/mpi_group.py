@@ -14,7 +14,7 @@ from pathlib import Path
 
 from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.agent import Agent
-from synk.transport.machines.agent_door import Door, knock
+from synk.transport.machines.agent_listener import AgentListener, connect_to_rank_0
 from synk.transport.machines.agent_reduce import AgentReduce
 from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.handshake import Listener as Port
@@ -65,11 +65,11 @@ class MpiGroup:
     def __init__(self, n_machines, with_agent=False):
         self.n_machines = n_machines
         self._command = 0
-        door, key, name = Door(), secrets.token_hex(16), f"\0synk-tests-{secrets.token_hex(16)}"
+        for_agent, key, name = AgentListener(), secrets.token_hex(16), f"\0synk-tests-{secrets.token_hex(16)}"
         token = new_token()
         program = [sys.executable, __file__, name[1:], *([AGENT] if with_agent else [])]
         with Listener(name, "AF_UNIX", authkey=key.encode()) as listener:
-            variables = {**door.environment, "KEY": key}
+            variables = {**for_agent.environment, "KEY": key}
             self.job = MpiJob(launch_here(n_machines, program, variables))
             self._deadline = time.monotonic() + START_SECONDS
             try:
@@ -85,7 +85,7 @@ class MpiGroup:
                         connection.send(([addresses[n] for n in range(n_machines)], token))
                     self.leaders = self.reduction = None
                     if with_agent:
-                        self.reduction = AgentReduce(door.open(self._watch))
+                        self.reduction = AgentReduce(for_agent.accept(self._watch))
                         links = link(0, [addresses[n] for n in range(n_machines)], own, token, self._deadline)
                         self.leaders = LinkedLeaders(links, self.reduction)
             except BaseException:
@@ -93,7 +93,7 @@ class MpiGroup:
                 self.job.end()
                 raise
             finally:
-                door.close()
+                for_agent.close()
 
     def _watch(self):
         assert self.job.exit_code() is None, self.job.log.tail()
@@ -136,7 +136,7 @@ def serve(name, agent):
     reduction = MachineAllReduce(MpiLinks(world))
     try:
         if agent and world.rank == 0:
-            Agent(reduction, knock()).run()
+            Agent(reduction, connect_to_rank_0()).run()
         with Client(f"\0{name}", "AF_UNIX", authkey=os.environ["KEY"].encode()) as tests:
             with closing(Port(HOST)) as own:
                 tests.send((world.rank, own.address))

@@ -1,6 +1,7 @@
 """Connect the agent to rank 0, by an abstract Unix socket and a secret token of this run.
 
-    Door (rank 0) -> address, token in the environment of the MPI job -> knock (agent) -> Door.open
+    AgentListener (rank 0) -> address, token in the environment of the MPI job -> connect_to_rank_0 (agent)
+        -> AgentListener.accept -> connection
 
 Rank 0 unpickles nothing before the other end has proven to be of the same user, and has sent the token.
 """
@@ -23,7 +24,7 @@ WORD_SECONDS = 1.0  # within which a process that connects must send the token
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
-class Door:
+class AgentListener:
     """The listening socket at which rank 0 accepts its agent.
 
     Attributes
@@ -41,7 +42,7 @@ class Door:
         self._socket.settimeout(LOOK_SECONDS)
         self.environment = {ADDRESS: name, TOKEN: self._token.hex()}
 
-    def open(self, watch: Watch) -> socket.socket:
+    def accept(self, watch: Watch) -> socket.socket:
         """Wait for the agent and return the connection to it.
 
         ``watch()`` is called several times a second; it may raise to end the wait.
@@ -78,7 +79,7 @@ def pop_address_and_token() -> tuple[str, str]:
     return os.environ.pop(ADDRESS), os.environ.pop(TOKEN)
 
 
-def knock() -> socket.socket:
+def connect_to_rank_0() -> socket.socket:
     """Connect to rank 0 and return the agent's end of the connection.
 
     The address and the token are removed from the environment, so that other programs do not inherit them.

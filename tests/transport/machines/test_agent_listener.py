@@ -9,40 +9,40 @@ import pytest
 
 from support.transport.parts import nothing
 from synk.transport.commands.interfaces import Disconnected
-from synk.transport.machines import agent_door
-from synk.transport.machines.agent_door import ADDRESS, TOKEN, Door, knock
+from synk.transport.machines import agent_listener
+from synk.transport.machines.agent_listener import ADDRESS, TOKEN, AgentListener, connect_to_rank_0
 
 
 @pytest.fixture
-def door(monkeypatch):
-    door = Door()
-    for name, value in door.environment.items():
+def listener(monkeypatch):
+    listener = AgentListener()
+    for name, value in listener.environment.items():
         monkeypatch.setenv(name, value)
-    yield door
-    door.close()
+    yield listener
+    listener.close()
 
 
-def visit(door, word):
+def visit(listener, word):
     """Connect as a stranger does, and say something."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    end.connect(f"\0{door.environment[ADDRESS]}")
+    end.connect(f"\0{listener.environment[ADDRESS]}")
     end.sendall(word)
     return end
 
 
-def test_the_agent_gets_in(door):
-    with knock() as theirs, door.open(nothing) as ours:
+def test_the_agent_gets_in(listener):
+    with connect_to_rank_0() as theirs, listener.accept(nothing) as ours:
         theirs.sendall(b"question")
         assert ours.recv(100) == b"question"
         assert ours.gettimeout() is None
 
 
-def test_whoever_does_not_know_the_token_stays_outside(door, monkeypatch):
-    monkeypatch.setattr(agent_door, "WORD_SECONDS", 0.05)
-    token = bytes.fromhex(door.environment[TOKEN])
+def test_whoever_does_not_know_the_token_stays_outside(listener, monkeypatch):
+    monkeypatch.setattr(agent_listener, "WORD_SECONDS", 0.05)
+    token = bytes.fromhex(listener.environment[TOKEN])
     wrong = [b"", b"x", token[:-1], token[:-1] + bytes([token[-1] ^ 1]), bytes(len(token)), os.urandom(5000)]
-    strangers = [visit(door, word) for word in wrong]
-    with knock() as agent, door.open(nothing) as end:
+    strangers = [visit(listener, word) for word in wrong]
+    with connect_to_rank_0() as agent, listener.accept(nothing) as end:
         agent.sendall(b"it is me")
         end.settimeout(10)
         assert end.recv(100) == b"it is me"
@@ -51,9 +51,9 @@ def test_whoever_does_not_know_the_token_stays_outside(door, monkeypatch):
             assert stranger.recv(1) == b""
 
 
-def test_other_users_stay_outside(door, monkeypatch):
-    monkeypatch.setattr(agent_door, "is_own", lambda end: False)
-    with visit(door, bytes.fromhex(door.environment[TOKEN])):
+def test_other_users_stay_outside(listener, monkeypatch):
+    monkeypatch.setattr(agent_listener, "is_own", lambda end: False)
+    with visit(listener, bytes.fromhex(listener.environment[TOKEN])):
         looks = []
 
         def give_up():
@@ -62,25 +62,25 @@ def test_other_users_stay_outside(door, monkeypatch):
                 raise TimeoutError
 
         with pytest.raises(TimeoutError):
-            door.open(give_up)
+            listener.accept(give_up)
 
 
 def test_processes_of_this_user_are_told_by_the_kernel():
     one, other = socket.socketpair()
     with one, other:
-        assert agent_door.is_own(one)
+        assert agent_listener.is_own(one)
 
 
-def test_rank_0_looks_up_while_it_waits(door):
+def test_rank_0_looks_up_while_it_waits(listener):
     looks = []
-    agent = threading.Timer(0.1, lambda: knock().close())
+    agent = threading.Timer(0.1, lambda: connect_to_rank_0().close())
     agent.start()
-    with door.open(lambda: looks.append(1)):
+    with listener.accept(lambda: looks.append(1)):
         agent.join()
     assert len(looks) >= 3
 
 
-def test_an_agent_without_rank_0_is_told_so(door):
-    door.close()
+def test_an_agent_without_rank_0_is_told_so(listener):
+    listener.close()
     with pytest.raises(Disconnected):
-        knock()
+        connect_to_rank_0()
