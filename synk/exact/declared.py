@@ -8,7 +8,6 @@ does not show.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,8 +28,7 @@ from synk.exact.parts import ranks_meet
 from synk.exact.results import known_relations
 from synk.exact.rules.relations import SAME, SUM, Count, Partial, Relation, Rows, as_rows
 from synk.exact.run_values import describe, ranks
-from synk.values.errors import SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.script_frames import warn_the_script
 
 RANKS_OWN = (None, "gather")  # operations that return the ranks' own values, which are never wrong
 REPEATED = ("it adds", "it multiplies")  # so begin reasons: a value that all ranks have counts once per rank
@@ -81,7 +79,7 @@ def warn_of_updates(definition: Definition) -> None:
 def warn(definition: Definition, said: Sequence[str], remedy: str) -> None:
     """Give one warning about a function, at the script's line that builds it."""
     lines = [f"{definition.name!r} does not give the numbers of one process:", *said, f"-> {remedy}"]
-    warnings.warn("\n".join(lines), SynkWarning, stacklevel=stacklevel())
+    warn_the_script("\n".join(lines))
 
 
 def misdeclared(definition: Definition) -> list[WrongDeclaration]:
@@ -203,7 +201,7 @@ def warn_of_sums(definition: Definition) -> None:
             f"{definition.name!r} adds up over ranks what all of them have alike: {', '.join(sums)}; leave "
             "it out: without an operation it changes nothing, in other results it counts once for each rank"
         )
-        warnings.warn(text, SynkWarning, stacklevel=stacklevel())
+        warn_the_script(text)
 
 
 def sums_of_equals(definition: Definition) -> list[str]:

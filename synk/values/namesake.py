@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from synk.values.errors import SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.script_frames import warn_the_script
 
 DISTRIBUTION = "synk-pytensor"  # the name of this package's distribution, which was once "synk" as well
 METADATA = re.compile(r"synk-[^-]+(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
@@ -60,9 +58,7 @@ def _namesakes_in(place: str) -> Iterator[str]:
 def warn_of_namesakes() -> None:
     """Warn if another project called synk is installed, too."""
     for folder in namesakes()[:1]:
-        warnings.warn(
+        warn_the_script(
             f"another project called synk is installed beside this one, {DISTRIBUTION}: {folder}. Both have "
-            f"synk/__init__.py, and either replaces or removes the other's: {REMEDY}",
-            SynkWarning,
-            stacklevel=stacklevel(),
+            f"synk/__init__.py, and either replaces or removes the other's: {REMEDY}"
         )

@@ -1,6 +1,6 @@
 """Tell the script's frames from this package's, so that warnings and tracebacks show the script's lines.
 
-stacklevel() -> of warnings.warn
+warn_the_script(message) -> a warning at the script's line
 below_this_package(traceback) -> the part that the script, or a program, is in
 """
 
@@ -9,9 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from types import TracebackType
 
+from synk.values.errors import SynkWarning
+
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def warn_the_script(message: str) -> None:
+    """Give a `SynkWarning` at the line of the script that has called this package."""
+    warnings.warn(message, SynkWarning, stacklevel=stacklevel())
 
 
 def stacklevel() -> int:

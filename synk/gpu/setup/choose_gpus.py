@@ -5,8 +5,6 @@ fork -> choose_devices -> choose_gpus -> survey, import_cupy -> GpuDevices, or N
 
 from __future__ import annotations
 
-import warnings
-
 from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.device.cupy_library import import_cupy, remedy
 from synk.gpu.device.probe import Gpu, Survey, survey
@@ -14,8 +12,8 @@ from synk.gpu.setup.gpu_devices import MEMORY_LIMIT, GpuDevices
 from synk.run.device.choose import find_cupy
 from synk.run.device.cpu import count_cores
 from synk.run.device.options import GpuOptions
-from synk.values.errors import CudaUnavailable, SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.errors import CudaUnavailable
+from synk.values.script_frames import warn_the_script
 
 SHARING = (
     "They compute one after the other and divide its memory: good for trying things out, not for speed. "
@@ -43,7 +41,7 @@ def choose_gpus(
         gpu_device=_recording() if options.cuda_graphs else CudaDevice,
     )
     if len(devices.gpus) < n_ranks:
-        _warn(f"fork: {_describe_sharing(devices)}. {SHARING}")
+        warn_the_script(f"fork: {_describe_sharing(devices)}. {SHARING}")
     return devices
 
 
@@ -76,7 +74,7 @@ def _usable_gpus() -> tuple[Gpu, ...]:
         except CudaUnavailable as error:
             found = Survey(reason=f"there is {found.gpus[0]}, but {error}", is_trouble=True)
     if found.is_trouble:
-        _warn(f"fork computes on cores: {found.reason}. device='cpu' does not look for GPUs")
+        warn_the_script(f"fork computes on cores: {found.reason}. device='cpu' does not look for GPUs")
     return found.gpus
 
 
@@ -88,7 +86,3 @@ def _describe_sharing(devices: GpuDevices) -> str:
         if len(devices.neighbours(number)) > 1
     ]
     return "; ".join(shares)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, SynkWarning, stacklevel=stacklevel())

@@ -9,7 +9,6 @@ recorded: each rank always has a stream of its own.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,8 +19,7 @@ from synk.exact.run_values import describe
 from synk.run.arrays.containers import left_of
 from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
-from synk.values.errors import SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.script_frames import warn_the_script
 
 OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
 
@@ -188,12 +186,10 @@ def warn_of_left(variables: Iterable[Any]) -> None:
     for variable in variables:
         since = left_cause(variable) if isinstance(variable, SharedVariable) else None
         if since is not None:
-            warnings.warn(
+            warn_the_script(
                 f"{describe(variable)} was per rank since {since.what} in the run before, and synk.close() "
                 "has left rank 0's value, with which all ranks begin here; make it equal before "
-                "synk.close(), rows by synk.all_gather, or give it a value by synk.broadcast or synk.scatter",
-                SynkWarning,
-                stacklevel=stacklevel(),
+                "synk.close(), rows by synk.all_gather, or give it a value by synk.broadcast or synk.scatter"
             )
 
 

@@ -5,7 +5,6 @@ Share -> RankVariables.add ... value, assign, shared_arrays -> programs and coll
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,7 @@ from synk.compile.programs.text.buffers import is_writeable
 from synk.compile.programs.text.transfer import copied_into, is_on_device, is_on_host
 from synk.transport.comm import SharedArrays
 from synk.values import messages
-from synk.values.errors import SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.script_frames import warn_the_script
 
 
 class RankVariables:
@@ -187,7 +185,7 @@ class RankVariables:
                 storage[0] = self._to_host(storage[0])
         except Exception as error:  # nothing can be read from a failed GPU, but the run must still end
             message = f"close: values of shared variables could not be read back: {error}"
-            warnings.warn(message, SynkWarning, stacklevel=stacklevel())
+            warn_the_script(message)
 
 
 def stream(generator: np.random.Generator, rank: int) -> np.random.Generator:

@@ -21,7 +21,7 @@ from synk.transport.commands.channel import MasterChannel
 from synk.transport.commands.commons import Commons
 from synk.transport.commands.deadline import Deadline
 from synk.transport.commands.deaths import Deaths
-from synk.transport.commands.frames import encode, send
+from synk.transport.commands.frames import encode, give_up, send
 from synk.transport.commands.interfaces import Death, Disconnected, Leaders, OnDeath, OnLate
 from synk.transport.commands.mailbox import MasterPost
 from synk.transport.commands.sync import Barrier, LeaderBarrier
@@ -136,7 +136,7 @@ class Crew:
         for worker in self.workers:
             worker.end.setblocking(False)
             with contextlib.suppress(Disconnected, OSError):  # the worker is gone, or does not read
-                send(worker.end, farewell, _give_up)
+                send(worker.end, farewell, give_up)
 
     def _free(self) -> dict[str, Process]:
         """Close what is shared with the workers; return the processes that do not end in time, by name."""
@@ -158,10 +158,6 @@ class Crew:
             self.printout.close()
             self.commons.close()
         return left
-
-
-def _give_up() -> None:
-    raise Disconnected
 
 
 def _wait(processes: Sequence[Process], seconds: float) -> None:

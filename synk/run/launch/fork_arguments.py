@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,8 @@ from synk.transport.machines.binding import BIND
 from synk.transport.machines.hosts import under_mpi
 from synk.transport.machines.topology import read_topology, write_list
 from synk.values.checks import checked_count
-from synk.values.errors import SynkStateError, SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.errors import SynkStateError
+from synk.values.script_frames import warn_the_script
 
 # Environment variables for arguments that the script does not give; `python -m synk run` sets them.
 HOSTS, INTERFACE, RANKS = "SYNK_HOSTS", "SYNK_INTERFACE", "SYNK_RANKS"
@@ -91,21 +90,17 @@ def _warn_of_few_cores(devices: Devices) -> None:
     usable = os.sched_getaffinity(0)
     said = f"this process may use CPUs {write_list(usable)}"
     if devices.asks_threads and devices.threads > len(usable):
-        _warn(
+        warn_the_script(
             f"fork: threads={devices.threads} of each rank take turns, as {said}: products of matrices take "
             "longer than by fewer; leave threads out for cores // ranks"
         )
     if devices.bind == "core":
         cores = len({cpu.core for cpu in read_topology(allowed=usable).cpus if cpu.number in usable})
         if devices.n_ranks > cores:
-            _warn(
+            warn_the_script(
                 f"fork: bind='core' of {devices.n_ranks} ranks has them share {cores} cores, as {said}: pass "
                 f"n_parallel={cores}, or leave bind out"
             )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, SynkWarning, stacklevel=stacklevel())
 
 
 def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:

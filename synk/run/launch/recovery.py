@@ -9,7 +9,6 @@ A worker that the master forks inherits this state in its memory, so nothing is 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +21,8 @@ from synk.run.arrays.run_memory import RunMemory
 from synk.run.arrays.variables import stream
 from synk.transport.memory.shm import Segment
 from synk.values import messages
-from synk.values.errors import SynkStateError, SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.errors import SynkStateError
+from synk.values.script_frames import warn_the_script
 
 
 @dataclass(frozen=True)
@@ -154,11 +153,9 @@ class Recovery:
 def warn_of(missing: Sequence[str]) -> None:
     """Warn that the commit does not have the variables ``missing``; call it once the run works again."""
     if missing:
-        warnings.warn(
+        warn_the_script(
             f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
-            "value, which may be from the middle of a step; synk.commit() keeps the values of all ranks",
-            SynkWarning,
-            stacklevel=stacklevel(),
+            "value, which may be from the middle of a step; synk.commit() keeps the values of all ranks"
         )
 
 

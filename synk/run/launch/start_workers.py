@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -29,9 +28,8 @@ from synk.transport.processes.process import WITHOUT_LOCKS, flush_streams, fork_
 from synk.transport.processes.signals import hold_signals
 from synk.transport.processes.stacks import Stacks
 from synk.transport.processes.stderr_log import StderrLog
-from synk.values.errors import SynkWarning
 from synk.values.machine import Machine
-from synk.values.script_frames import stacklevel
+from synk.values.script_frames import warn_the_script
 
 
 def launch(
@@ -98,11 +96,9 @@ def _warn_of_threads() -> None:
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     names = [thread.name for thread in others if thread.name not in WITHOUT_LOCKS]
     if names and "ipykernel" not in sys.modules:  # a notebook kernel's threads do no harm
-        warnings.warn(
+        warn_the_script(
             f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "
-            "stays locked in the workers: call fork() before starting threads",
-            SynkWarning,
-            stacklevel=stacklevel(),
+            "stays locked in the workers: call fork() before starting threads"
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Sequence
 
 from synk.run.rank.rank import Rank
@@ -17,8 +16,8 @@ from synk.transport.commands.deadline import Deadline
 from synk.transport.commands.sync import ControlBlock
 from synk.transport.processes.process import Process
 from synk.transport.processes.stacks import Stacks
-from synk.values.errors import RankState, SynkTimeout, SynkWarning
-from synk.values.script_frames import stack_of_the_script, stacklevel
+from synk.values.errors import RankState, SynkTimeout
+from synk.values.script_frames import stack_of_the_script, warn_the_script
 
 LOOK_SECONDS = 0.25  # how often to look for ranks that a signal has stopped, which nothing else reports
 WARN_SECONDS = 5.0  # how long a rank may keep the others waiting without a warning
@@ -73,7 +72,7 @@ class Watchdog:
             return
         deadline.has_warned = True
         states = "; ".join(f"rank {rank} ({self._state(rank)})" for rank in stopped or late)
-        warnings.warn(f"{deadline.label}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
+        warn_the_script(f"{deadline.label}: {states} is {said}")
 
     def _state(self, rank: int) -> str:
         known = self._elsewhere.get(rank)

@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -31,8 +30,8 @@ from synk.transport.machines.mpi_library import load_mpi
 from synk.transport.machines.mpi_links import MpiLinks
 from synk.transport.machines.networks import own_address
 from synk.transport.machines.proof import new_token
-from synk.values.errors import SynkStateError, SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.errors import SynkStateError
+from synk.values.script_frames import warn_the_script
 
 LAUNCHED = "mpirun or srun has started this script on its machines"
 NEXT_RUN_SECONDS = 1e6  # how long a leader waits for the script to fork again, or to end
@@ -190,9 +189,7 @@ def _warn_of_neighbours(hosts: Sequence[str]) -> None:
     """Warn if several processes run on one host, since each is taken for a machine."""
     (host, count), *_ = Counter(hosts).most_common(1)
     if count > 1:
-        warnings.warn(
+        warn_the_script(
             f"fork: the launcher has started {count} processes on {host}, each of which counts as a machine "
-            "with ranks of its own; start one on each machine: --map-by ppr:1:node, --ntasks-per-node=1",
-            SynkWarning,
-            stacklevel=stacklevel(),
+            "with ranks of its own; start one on each machine: --map-by ppr:1:node, --ntasks-per-node=1"
         )

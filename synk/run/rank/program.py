@@ -41,8 +41,6 @@ class RankProgram:
         self._computes_with_numpy = context.device.xp is np
         self._last_numbers = (-1, -1, -1)  # the numbers of rows in the last call of one slice
         self._last_arrays: list[Any] = []  # the same as arrays
-        self._given: dict[str, bytes] = {}  # rewritten graphs, by variant
-        self._identities: dict[Any, int] = {}  # of the shared variables in its graphs
 
     def run(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +21,8 @@ from synk.run.session.turns import Turns
 from synk.transport.commands.interfaces import CLOSE_SECONDS
 from synk.transport.processes.signals import hold_signals
 from synk.values.atomic_write import write_json
-from synk.values.errors import SynkStateError, SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.errors import SynkStateError
+from synk.values.script_frames import warn_the_script
 
 
 class Timeline:
@@ -114,7 +113,7 @@ class Timeline:
             self._write(found)
         if self._notes:
             said = "; ".join(self._notes.values())
-            warnings.warn(f"{self.path}: {said}", SynkWarning, stacklevel=stacklevel())
+            warn_the_script(f"{self.path}: {said}")
         if interrupt is not None:
             raise interrupt
 

@@ -19,9 +19,9 @@ from synk.transport.commands.deaths import Deaths
 from synk.transport.commands.frames import Disconnected, Outbox, Receiver, encode, send
 from synk.transport.commands.interfaces import OnLate
 from synk.transport.commands.mailbox import MasterPost, WorkerPost
+from synk.transport.commands.sync import SLEEP_SECONDS
 from synk.values.messages import Command, Relay
 
-SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each other fast
 
 

@@ -60,6 +60,11 @@ def endless() -> None:
     """Do nothing: a `Patience` that never gives up."""
 
 
+def give_up() -> None:
+    """Raise Disconnected: a ``patience`` that gives up at once on an end that does not read."""
+    raise Disconnected
+
+
 class Frame(NamedTuple):
     """A message as bytes, ready to send, and the file descriptor that goes with it."""
 

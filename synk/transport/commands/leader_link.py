@@ -18,9 +18,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from synk.transport.commands.channel import SLEEP_SECONDS
-from synk.transport.commands.frames import Frame, Receiver, encode, endless, send
+from synk.transport.commands.frames import Frame, Receiver, encode, endless, give_up, send
 from synk.transport.commands.interfaces import Death, Disconnected
+from synk.transport.commands.sync import SLEEP_SECONDS
 from synk.values import messages
 from synk.values.errors import Failure, RankState, SynkStateError
 from synk.values.machine import Machine
@@ -56,11 +56,6 @@ class InquiryAnswer(NamedTuple):
 
     late: tuple[int, ...]  # ranks of the leader's machine; empty if it waits for other machines
     ranks: tuple[RankState, ...]  # of the leader's machine
-
-
-def give_up() -> None:
-    """Raise Disconnected: a ``patience`` that gives up at once on an end that does not read."""
-    raise Disconnected
 
 
 def size_of(frame: Frame) -> int:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from synk.transport.commands.channel import SLEEP_SECONDS
 from synk.transport.commands.frames import Frame, encode
 from synk.transport.commands.interfaces import Channel, Leaders, OnDeath, OnLate
 from synk.transport.commands.leader_link import LeaderLink
 from synk.transport.commands.mirror import Mirror
 from synk.transport.commands.steps import PickledSteps
+from synk.transport.commands.sync import SLEEP_SECONDS
 from synk.values import messages
 
 LAUNCHER = "ended by SIGTERM, as by mpirun when that, or its agent beside rank 0, has ended"

@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from synk.transport.processes.signals import FAULTS
-from synk.values.errors import SynkWarning
-from synk.values.script_frames import stacklevel
+from synk.values.script_frames import warn_the_script
 
 LONG_SECONDS = 3600.0
 REAP_SECONDS = 5.0  # that a process may take to end after it was told to
@@ -129,11 +128,9 @@ def warn_of_survivors(left: Mapping[str, Process]) -> None:
     """Warn about the processes that `Process.reap` could not reap in time; ``left`` maps names to them."""
     if left:
         listed = "; ".join(f"{name} (pid {process.pid}, {process.state()})" for name, process in left.items())
-        warnings.warn(
+        warn_the_script(
             f"{listed}: still there {REAP_SECONDS:g} s after it was told to end. The kernel will end it and "
-            "free its memory once a debugger, a frozen cgroup or a device lets go of it",
-            SynkWarning,
-            stacklevel=stacklevel(),
+            "free its memory once a debugger, a frozen cgroup or a device lets go of it"
         )
 
 
