@@ -116,16 +116,18 @@ class ArrayLinker(JITLinker):
 
     def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
         """Return the program that computes ``fgraph`` in the given order."""
-        given = [k for k, variable in enumerate(fgraph.inputs) if not isinstance(variable, SharedVariable)]
-        program = self._emitted(fgraph, order, given, self._fetched(fgraph), self.announcer)
+        on_host = [k for k, variable in enumerate(fgraph.inputs) if not isinstance(variable, SharedVariable)]
+        program = self._emit(fgraph, order, on_host, self._outputs_on_host(fgraph), self.announcer)
         self._judge_host_nodes(program)
         return program
 
-    def _fetched(self, fgraph) -> list[int]:
+    def _outputs_on_host(self, fgraph) -> list[int]:
+        """Return the outputs that the script reads on the host: all but new values of variables."""
         updates = fgraph.update_mapping or {}
         return [k for k in range(len(fgraph.outputs)) if k not in updates and self.outputs == HOST]
 
-    def _emitted(self, fgraph, order, given, fetched, announcer) -> Program:
+    def _emit(self, fgraph, order, inputs_on_host, outputs_on_host, announcer) -> Program:
+        """Return the program of a graph, with the options of this linker."""
         with natively(self.native):  # inner graphs too
             return emit(
                 fgraph,
@@ -133,19 +135,19 @@ class ArrayLinker(JITLinker):
                 order,
                 observe=self.observe,
                 updates=fgraph.update_mapping or {},
-                given=given,
-                fetched=fetched,
-                left=range(len(fgraph.outputs)) if self.outputs == EITHER else (),
+                inputs_on_host=inputs_on_host,
+                outputs_on_host=outputs_on_host,
+                outputs_anywhere=range(len(fgraph.outputs)) if self.outputs == EITHER else (),
                 announcer=announcer,
                 narrow=self.narrow,
             )
 
-    def _linked(self, fgraph, order, *storage) -> tuple[Program, Callable]:
+    def _link_program(self, fgraph, order, *storage) -> tuple[Program, Callable]:
         """Return the program of a graph, and the function that the thunk calls to run it."""
         program = self.fgraph_convert(fgraph, order, *storage)
         return program, program.function
 
-    def _brought(self, function: Callable, k: int, value: Any) -> Any:
+    def _copy_to_device(self, function: Callable, k: int, value: Any) -> Any:
         """Copy the value of a shared variable, input ``k``, to the device; return the copy."""
         return to_device(value, self.xp)
 
@@ -165,7 +167,7 @@ class ArrayLinker(JITLinker):
         updates.
         """
         fgraph = self.fgraph
-        program, function = self._linked(fgraph, order, input_storage, output_storage, storage_map)
+        program, function = self._link_program(fgraph, order, input_storage, output_storage, storage_map)
         inputs = self.create_thunk_inputs(storage_map)
         outputs = [storage_map[variable] for variable in fgraph.outputs]
         on_device = [
@@ -181,7 +183,7 @@ class ArrayLinker(JITLinker):
         def run(values):
             for k, cell in on_device:
                 if is_on_host(cell[0]):
-                    cell[0] = self._brought(function, k, cell[0])
+                    cell[0] = self._copy_to_device(function, k, cell[0])
             if held:
                 values = [*values, *[cell[0] for cell in held]]
             try:

@@ -40,9 +40,9 @@ def emit(
     unpack: bool = False,
     observe: Observer | None = None,
     updates: Mapping[int, int] | None = None,
-    given: Collection[int] = (),
-    fetched: Collection[int] = (),
-    left: Collection[int] = (),
+    inputs_on_host: Collection[int] = (),
+    outputs_on_host: Collection[int] = (),
+    outputs_anywhere: Collection[int] = (),
     announcer: Announcer | None = None,
     narrow: str | None = None,
 ) -> Program:
@@ -64,7 +64,7 @@ def emit(
         values from the same arguments, with something measured or checked on the way.
     updates : mapping of int to int, optional
         Which output is the new value of which input: it is returned in the array of that input.
-    given, fetched, left : collection of int
+    inputs_on_host, outputs_on_host, outputs_anywhere : collection of int
         Inputs that come from the host, outputs that go there, and outputs that stay where they are computed;
         see `synk.compile.programs.passes.host_or_device.place`. With NumPy they make no difference.
     announcer : Announcer, optional
@@ -75,7 +75,19 @@ def emit(
     """
     order = fgraph.toposort() if order is None else order
     announced = announcer is not None
-    plan = decide_all(ProgramPlan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announced))
+    plan = decide_all(
+        ProgramPlan(
+            fgraph,
+            xp,
+            order,
+            updates or {},
+            inputs_on_host,
+            outputs_on_host,
+            outputs_anywhere,
+            narrow,
+            announced,
+        )
+    )
     steps, n_fetches = fetches_last(plan.placed.steps)
     writer = ProgramWriter(fgraph.inputs, xp, plan, announcer)
     for k, (step, dead) in enumerate(zip(steps, last_uses(steps, outlasting(plan)), strict=True)):
@@ -126,7 +138,7 @@ def fetches_last(steps: Sequence[PlacedStep]) -> tuple[list[PlacedStep], int]:
 def outlasting(plan: ProgramPlan) -> list[Variable]:
     """Return the variables whose values are still read after the last node, or in the next call."""
     constants = [variable for step in plan.placed.constants for variable in step.outputs]
-    return [*plan.placed.results, *map(plan.target, plan.destinations.settled.values()), *constants]
+    return [*plan.placed.results, *map(plan.target, plan.destinations.update_targets.values()), *constants]
 
 
 def last_uses(steps: Sequence[Apply | PlacedStep], kept: Sequence[Variable]) -> list[list[Variable]]:

@@ -43,16 +43,16 @@ class RecordingLinker(ArrayLinker):
         super().__init__(*arguments, **options)
         self._graphs = graphs
 
-    def _linked(self, fgraph, order, *storage) -> tuple[Program, Callable]:
+    def _link_program(self, fgraph, order, *storage) -> tuple[Program, Callable]:
         if self.observe is not None or self.announcer is not None:
-            return super()._linked(fgraph, order, *storage)
-        program = self._emitted(fgraph, order, given=(), fetched=(), announcer=None)
+            return super()._link_program(fgraph, order, *storage)
+        program = self._emit(fgraph, order, inputs_on_host=(), outputs_on_host=(), announcer=None)
         reason = obstacle(program, fgraph)
         if reason is None:
             return program, self._captured(fgraph, program)
         if self.host_ops != "allow":
             warnings.warn(f"a function is not captured in a CUDA graph: {reason}", stacklevel=2)
-        return super()._linked(fgraph, order, *storage)
+        return super()._link_program(fgraph, order, *storage)
 
     def _captured(self, fgraph, program) -> Captured:
         return Captured(
@@ -62,10 +62,10 @@ class RecordingLinker(ArrayLinker):
             shared=[k for k, variable in enumerate(fgraph.inputs) if isinstance(variable, SharedVariable)],
             unread=[k for k, variable in enumerate(fgraph.inputs) if not fgraph.clients[variable]],
             updates=fgraph.update_mapping or {},
-            fetched=self._fetched(fgraph),
+            fetched=self._outputs_on_host(fgraph),
         )
 
-    def _brought(self, function: Callable, k: int, value: Any) -> Any:
+    def _copy_to_device(self, function: Callable, k: int, value: Any) -> Any:
         """Write a value that the script has set into the memory that a recording reads."""
         place = function.place(k) if isinstance(function, Captured) else None
-        return super()._brought(function, k, copied_into(place, value))
+        return super()._copy_to_device(function, k, copied_into(place, value))

@@ -23,8 +23,8 @@ def scan(op, node, xp):
     """Run the compiled step again and again, in a Python loop, on the rows of sequences and traces."""
     graph = inner_graph(op, inner_rewriter(xp))
     # Python reads whether to stop.
-    fetched = [len(graph.outputs) - 1] if op.info.as_while else []
-    return ScanLoop(op, node, emit(graph, xp, fetched=fetched), xp)
+    on_host = [len(graph.outputs) - 1] if op.info.as_while else []
+    return ScanLoop(op, node, emit(graph, xp, outputs_on_host=on_host), xp)
 
 
 class ScanLoop:

@@ -53,17 +53,17 @@ class Aliases:
         """Tell whether neither ``node`` nor any later one reads the memory of ``target``."""
         return self._last_read.get(target, -1) < self.position[node]
 
-    def sharing(self, outputs: Sequence[Variable], settled: Mapping[int, Variable]) -> set[int]:
+    def sharing(self, outputs: Sequence[Variable], update_targets: Mapping[int, Variable]) -> set[int]:
         """Return the outputs that lie in an updated input's array, except new values that fill their own.
 
-        ``settled`` maps an output, the new value of an input, to that input.
+        ``update_targets`` maps an output, the new value of an input, to that input.
         """
-        targets = set(settled.values())
+        targets = set(update_targets.values())
         return {
             k
             for k, output in enumerate(outputs)
             if self.root(output) in targets
-            and (self.root(output) is not settled.get(k) or output in self._views)
+            and (self.root(output) is not update_targets.get(k) or output in self._views)
         }
 
     def _alias(self, result: Variable, source: Variable, view: bool) -> None:

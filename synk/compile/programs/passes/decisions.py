@@ -51,7 +51,7 @@ class Destinations(NamedTuple):
 
     slots: dict[Apply, Slot]
     joins: dict[Apply, JoinLayout]
-    settled: dict[int, Variable]  # output -> input whose array is to hold it
+    update_targets: dict[int, Variable]  # output -> input whose array is to hold it
     copied: set[int]  # outputs that may share memory with an array that is to hold another one
 
 
@@ -92,9 +92,9 @@ class ProgramPlan:
     xp: ModuleType
     order: Sequence[Apply]
     updates: Mapping[int, int]
-    given: Collection[int] = ()
-    fetched: Collection[int] = ()
-    left: Collection[int] = ()
+    inputs_on_host: Collection[int] = ()
+    outputs_on_host: Collection[int] = ()
+    outputs_anywhere: Collection[int] = ()
     dtype: str | None = None
     announced: bool = False
 

@@ -35,8 +35,10 @@ REGROUPS = (Reshape, JoinDims, SplitDims)
 def find_destinations(plan: ProgramPlan) -> Destinations:
     """Decide which nodes write into the array of an output, and which outputs are copied there at the end."""
     inputs, outputs, aliases = plan.fgraph.inputs, plan.fgraph.outputs, plan.aliases
-    settled = {k: inputs[i] for k, i in plan.updates.items() if isinstance(outputs[k].type, DenseTensorType)}
-    found = Destinations({}, {}, settled, aliases.sharing(outputs, settled))
+    update_targets = {
+        k: inputs[i] for k, i in plan.updates.items() if isinstance(outputs[k].type, DenseTensorType)
+    }
+    found = Destinations({}, {}, update_targets, aliases.sharing(outputs, update_targets))
     apart = plan.placed.on_host  # made elsewhere than the buffers are
     returned = {aliases.root(output) for output in outputs}
     # Copied when all nodes have run: until then it must stay as it is.
@@ -45,7 +47,7 @@ def find_destinations(plan: ProgramPlan) -> Destinations:
         in_place = output in aliases.parents or output in aliases.overwritten
         if in_place or output in apart or not _known(output):
             continue  # computed in place already, or a view, or elsewhere, or of unknown size
-        target = settled.get(k)
+        target = update_targets.get(k)
         if target in kept or target in apart:
             target = None
         claim = _Claim(plan, found, returned, output, target)

@@ -43,7 +43,7 @@ def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:
     """
     found, aliases, outputs = plan.destinations, plan.aliases, plan.fgraph.outputs
     read = {step.node: step.inputs for step in plan.placed.steps}  # the copies on the node's own side
-    updates = {outputs[k]: variable for k, variable in found.settled.items()}
+    updates = {outputs[k]: variable for k, variable in found.update_targets.items()}
     returned = Counter(aliases.root(output) for output in outputs)
     actions: Actions = defaultdict(list)
     joins = dict(found.joins)

@@ -70,9 +70,9 @@ def place(
     outputs: Sequence[Variable],
     implement: Callable[[Apply, str], Any],
     *,
-    given: Collection[int] = (),
-    fetched: Collection[int] = (),
-    left: Collection[int] = (),
+    inputs_on_host: Collection[int] = (),
+    outputs_on_host: Collection[int] = (),
+    outputs_anywhere: Collection[int] = (),
     updates: Mapping[int, int] | None = None,
 ) -> Placement:
     """Place a graph on host and device.
@@ -86,21 +86,21 @@ def place(
     implement : callable
         ``implement(node, side)`` returns the implementation of a node on that side. If that for the device
         names the node itself among its ``host_nodes``, there is none; the node computes on the host then.
-    given : collection of int
+    inputs_on_host : collection of int
         Inputs whose values come from the host. The others come from the device, but may be on the host
         where the graph reads them there.
-    fetched, left : collection of int
+    outputs_on_host, outputs_anywhere : collection of int
         Outputs to return on the host, and outputs to return on the side where they are computed; the others
         are returned on the device.
     updates : mapping of int to int
         Which output is the new value of which input. It is returned on the side where the input is read.
     """
-    placer = _Placer(nodes, inputs, [inputs[k] for k in given], implement)
+    placer = _Placer(nodes, inputs, [inputs[k] for k in inputs_on_host], implement)
     for node in nodes:
         placer.node(node)
     replaced = {k: inputs[i] for k, i in (updates or {}).items()}
     sides = [
-        HOST if k in fetched else placer.home(output) if k in left else DEVICE
+        HOST if k in outputs_on_host else placer.home(output) if k in outputs_anywhere else DEVICE
         for k, output in enumerate(outputs)
     ]
     for k, target in replaced.items():
@@ -145,10 +145,10 @@ class _Placer:
         self,
         nodes: Sequence[Apply],
         inputs: Sequence[Variable],
-        given: Collection[Variable],
+        on_host: Collection[Variable],
         implement: Callable[[Apply, str], Any],
     ):
-        self._nodes, self._inputs, self._given, self._implement = nodes, inputs, set(given), implement
+        self._nodes, self._inputs, self._on_host, self._implement = nodes, inputs, set(on_host), implement
         self._unsure = set(inputs)  # may be on the other side when the program is called
         self._wanted = wanted_on_host(nodes)
         self._homes = {v: self._home_of_input(v) for v in inputs}
@@ -242,7 +242,7 @@ class _Placer:
 
     def _home_of_input(self, variable: Variable) -> str:
         array = isinstance(variable.type, DenseTensorType)
-        return HOST if not array or variable in self._given or variable in self._wanted else DEVICE
+        return HOST if not array or variable in self._on_host or variable in self._wanted else DEVICE
 
     def _crossings(self, variable: Variable) -> list[PlacedStep]:
         copies = self._copies.get(variable, {})

@@ -42,8 +42,12 @@ def _place(plan: ProgramPlan) -> None:
     if plan.xp is np:
         plan.placed = stay(plan.nodes, outputs, implement)
     else:
-        wanted = {"given": plan.given, "fetched": plan.fetched, "left": plan.left}
-        plan.placed = place(plan.nodes, inputs, outputs, implement, **wanted, updates=plan.updates)
+        sides = {
+            "inputs_on_host": plan.inputs_on_host,
+            "outputs_on_host": plan.outputs_on_host,
+            "outputs_anywhere": plan.outputs_anywhere,
+        }
+        plan.placed = place(plan.nodes, inputs, outputs, implement, **sides, updates=plan.updates)
 
 
 def _narrow(plan: ProgramPlan) -> None:

@@ -22,7 +22,7 @@ from synk.compile.programs.passes.decisions import Destinations, ProgramPlan, Re
 def find_reuse(plan: ProgramPlan) -> Reuse:
     """Decide which inputs are overwritten, and note it in the plan's aliases."""
     outputs, aliases, found, stored = plan.fgraph.outputs, plan.aliases, plan.destinations, plan.stored
-    targets = {outputs[k]: target for k, target in found.settled.items()}
+    targets = {outputs[k]: target for k, target in found.update_targets.items()}
     held = {aliases.root(output) for output in outputs}
 
     def fits(source: Variable, node: Apply, output: Variable, taken: list[Variable]) -> bool:

@@ -2,7 +2,7 @@
 
 open_buffer -> array -> part -> the out= of a node
 put: copies a piece of a join that is made elsewhere;  assemble: copies all that no node has written there
-settle: copies an update that no node has written into its variable's array
+copy_update: copies an update that no node has written into its variable's array
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def assemble(pieces: Sequence[tuple[int, int, bool]]) -> Callable[..., Any]:
     return join
 
 
-def settle(array: Any, value: Any) -> Any:
+def copy_update(array: Any, value: Any) -> Any:
     """Copy ``value`` into ``array`` and return that; return ``value`` if it does not fit."""
     if value is array or array is None or array.shape != value.shape or not is_writeable(array):
         return value

@@ -27,7 +27,7 @@ from synk.compile.compat import IfElse
 from synk.compile.programs.passes.decisions import Buffer, Finish, PieceCopy, ProgramPlan
 from synk.compile.programs.passes.finish import Announcer
 from synk.compile.programs.passes.host_or_device import PlacedStep
-from synk.compile.programs.text.buffers import open_buffer, part, put, settle
+from synk.compile.programs.text.buffers import copy_update, open_buffer, part, put
 from synk.compile.programs.text.program import Program
 from synk.compile.programs.text.transfer import CROSSINGS
 from synk.compile.tables import DEVICE, HOST
@@ -122,10 +122,10 @@ class ProgramWriter:
             # Reductions and ufuncs make NumPy scalars of 0-d results; callers get arrays.
             asarray = np.asarray if output in on_host else self._xp.asarray
             result = f"{self._names.bind(asarray, 'asarray')}({result})"
-        if k not in found.settled:
+        if k not in found.update_targets:
             return result
-        target = self._names[self._plan.target(found.settled[k])]
-        return f"{self._names.bind(settle, 'settle')}({target}, {result})"
+        target = self._names[self._plan.target(found.update_targets[k])]
+        return f"{self._names.bind(copy_update, 'copy_update')}({target}, {result})"
 
     def _out(self, node: Apply, read: Mapping[Variable, Variable]) -> str:
         """Return the text of a node's ``out=`` argument, or "" if the node gets none.

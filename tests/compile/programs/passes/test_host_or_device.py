@@ -77,13 +77,13 @@ def test_what_may_be_a_shape(variable, may_be_a_shape):
 def test_a_large_result_of_numbers_of_the_host_is_made_on_the_device():
     n = pt.lscalar("n")
     indices = pt.arange(n)
-    assert placed([n], [indices], given=[0]).implementations[indices.owner] == DEVICE
+    assert placed([n], [indices], inputs_on_host=[0]).implementations[indices.owner] == DEVICE
 
 
 def test_a_small_reduction_of_a_large_input_is_not_made_on_the_host():
     x = pt.lvector("x")
     total = x.sum()
-    assert placed([x], [total], given=[0]).implementations[total.owner] == DEVICE
+    assert placed([x], [total], inputs_on_host=[0]).implementations[total.owner] == DEVICE
 
 
 def test_a_value_for_both_sides_crosses_once(device):
