@@ -133,11 +133,11 @@ class Width(NamedTuple):
 
     Attributes
     ----------
-    wants : collection of int
+    rounds : collection of int
         Inputs that are rounded to 16 bits for this node, if they are not stored so already.
     takes : collection of int
         Inputs that the node reads in either width, without a conversion.
-    leads : collection of int
+    requires : collection of int
         Inputs that must all be of 16 bits for the outputs to be.
     gives : collection of int
         Outputs that may be of 16 bits.
@@ -145,17 +145,17 @@ class Width(NamedTuple):
         Those of ``gives`` that are float32 unless all their readers would round them anyway.
     keeps : bool
         Whether the outputs consist of elements of the first input, and so have the width in which it is read.
-    pulls : bool
+    commutes : bool
         Whether rounding the inputs, or the result, gives the same as rounding where the result is read.
     """
 
-    wants: Collection[int] = ()
+    rounds: Collection[int] = ()
     takes: Collection[int] = ()
-    leads: Collection[int] = ()
+    requires: Collection[int] = ()
     gives: Collection[int] = ()
     delicate: Collection[int] = ()
     keeps: bool = False
-    pulls: bool = False
+    commutes: bool = False
 
 
 WIDE = Width()
@@ -177,7 +177,7 @@ def width(op: Any, node: Apply) -> Width:
 def goes_by_dtype(op: Any, node: Apply, xp: ModuleType) -> bool:
     """Tell whether the implementation of ``node`` itself computes with arrays of 16 bits, in float32.
 
-    It then gives arrays of 16 bits if all inputs in ``Width.leads`` have 16 bits.
+    It then gives arrays of 16 bits if all inputs in ``Width.requires`` have 16 bits.
     """
     return False
 

@@ -163,7 +163,7 @@ class BatchNormOp(LayoutOp):
     @property
     def width(self) -> Width:  # type: ignore[override]
         """Declare that images may be arrays of 16 bits, while vectors stay float32."""
-        return Width(takes=self.image_inputs, leads=self.image_inputs, gives=self.image_outputs)
+        return Width(takes=self.image_inputs, requires=self.image_inputs, gives=self.image_outputs)
 
     def results(self, x: Any, *vectors: Any) -> list[Any]:
         """Return new variables for the outputs, in the dtype of ``x``: one of its shape, and two vectors."""

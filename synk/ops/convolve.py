@@ -49,7 +49,7 @@ class Conv2d(ConvolutionOp):
     """
 
     __props__ = ("convolution", "relu")
-    width = Width(wants=(0, 1, 2), gives=(0,))
+    width = Width(rounds=(0, 1, 2), gives=(0,))
 
     def __init__(self, convolution: Convolution, relu: bool = False):
         self.convolution, self.relu = convolution, relu
@@ -106,7 +106,7 @@ class ConvolutionGradient(ConvolutionOp, ImageGradient):
 class Conv2dInputGradient(ConvolutionGradient):
     """The gradient for x, from gy, w, and the height and width of x."""
 
-    width = Width(wants=(0, 1), gives=(0,))
+    width = Width(rounds=(0, 1), gives=(0,))
 
     def kernel(self, provider, node):
         return provider.input_gradient(self.convolution)
@@ -130,7 +130,7 @@ class Conv2dWeightGradient(ConvolutionGradient):
 
     image_inputs = (0, 1)
     image_outputs = ()
-    width = Width(wants=(0, 1))
+    width = Width(rounds=(0, 1))
 
     def kernel(self, provider, node):
         return provider.weight_gradient(self.convolution)

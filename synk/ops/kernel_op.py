@@ -96,7 +96,7 @@ def kernel_entry(op: Any, node: Apply, xp: ModuleType) -> Callable:
 @width.register(KernelOp)
 def width_of_kernel(op: Any, node: Apply) -> Width:
     """Return which inputs and outputs may have 16 bits; a convolution without bias lacks the third input."""
-    return op.width._replace(wants=[k for k in op.width.wants if k < len(node.inputs)])
+    return op.width._replace(rounds=[k for k in op.width.rounds if k < len(node.inputs)])
 
 
 @goes_by_dtype.register(KernelOp)

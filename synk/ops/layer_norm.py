@@ -62,7 +62,7 @@ class LayerNorm(KernelOp):
 
     __props__ = ("eps", "n_axes")
     provider, plain = staticmethod(norm_kernels), PlainNorm(np)
-    width = Width(takes=(0,), leads=(0,), gives=(0,))
+    width = Width(takes=(0,), requires=(0,), gives=(0,))
 
     def __init__(self, eps: float, n_axes: int):
         if not eps > 0:
@@ -102,7 +102,7 @@ class LayerNormGradient(KernelOp):
 
     __props__ = ("n_axes",)
     provider, plain = staticmethod(norm_kernels), PlainNorm(np)
-    width = Width(takes=(0, 1), leads=(0, 1), gives=(0,))
+    width = Width(takes=(0, 1), requires=(0, 1), gives=(0,))
     differentiated = "layer_norm"
 
     def __init__(self, n_axes: int):

@@ -41,7 +41,7 @@ class PoolingOp(ImageOp):
     """An Op that pools images."""
 
     provider, plain = staticmethod(pooling_kernels), PlainPool(np)
-    width = Width(takes=(0,), leads=(0,), gives=(0,))
+    width = Width(takes=(0,), requires=(0,), gives=(0,))
 
 
 class MaxPool2d(PoolingOp):

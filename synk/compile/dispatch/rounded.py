@@ -61,9 +61,9 @@ def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
         return implementation if all(gives) else _by_dtype(implementation, rule, gives)
     if isinstance(node.op, Join):
         return concatenation(node.op, xp, dtype if gives[0] else node.outputs[0].type.dtype)
-    led = all(reads[k] for k in rule.wants or rule.leads)
+    all_narrow = all(reads[k] for k in rule.rounds or rule.requires)
     # A product of 16-bit factors is fast only if they stay so, whatever dtype its result has.
-    if goes_by_dtype(node.op, node, xp) and led and (rule.wants or all(gives[k] for k in rule.gives)):
+    if goes_by_dtype(node.op, node, xp) and all_narrow and (rule.rounds or all(gives[k] for k in rule.gives)):
         return _by_dtype(implementation, rule, gives)
     if xp is not np and _adds_up(node):
         return _sum(node)

@@ -49,7 +49,7 @@ def elemwise(op, node):
     whole = [k for k in arrays if node.inputs[k].type.broadcastable == pattern]
     several = [k for k in arrays if not all(node.inputs[k].type.broadcastable)]
     gives = range(len(node.outputs))
-    return Width(takes=arrays, leads=whole or several, gives=gives, delicate=delicate, pulls=True)
+    return Width(takes=arrays, requires=whole or several, gives=gives, delicate=delicate, commutes=True)
 
 
 def is_delicate(scalar_op: Any, output: int = 0) -> bool:
@@ -65,7 +65,7 @@ def joined(op, node):
     _, pieces = join_pieces(node)
     places = range(len(node.inputs) - len(pieces), len(node.inputs))
     arrays = [k for k in places if is_float_array(node.inputs[k])]
-    return Width(takes=arrays, leads=places, gives=(0,), pulls=True)
+    return Width(takes=arrays, requires=places, gives=(0,), commutes=True)
 
 
 def some_elements(op, node):
@@ -73,18 +73,18 @@ def some_elements(op, node):
 
     Its input is not converted for it: that could cost more than the few elements save.
     """
-    return Width(takes=(0,), leads=(0,), gives=range(len(node.outputs)), keeps=True)
+    return Width(takes=(0,), requires=(0,), gives=range(len(node.outputs)), keeps=True)
 
 
-PRODUCT = Width(wants=(0, 1), gives=(0,))
+PRODUCT = Width(rounds=(0, 1), gives=(0,))
 READ = Width(takes=(0,))  # the input is read in either width, or only its shape
-ALL_ELEMENTS = Width(leads=(0,), gives=(0,), keeps=True, pulls=True)  # in another shape or order
+ALL_ELEMENTS = Width(requires=(0,), gives=(0,), keeps=True, commutes=True)  # in another shape or order
 
 WIDTHS = {
     **dict.fromkeys([Dot, Dot22, Dot22Scalar, BatchedDot], PRODUCT),
-    Gemm: Width(wants=(2, 3)),  # the array that the product is added to stays float32
+    Gemm: Width(rounds=(2, 3)),  # the array that the product is added to stays float32
     **dict.fromkeys([CAReduce, Shape, Shape_i], READ),
-    Alloc: Width(takes=(0,), leads=(0,), gives=(0,), pulls=True),
+    Alloc: Width(takes=(0,), requires=(0,), gives=(0,), commutes=True),
     **dict.fromkeys([CpuContiguous, DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape], ALL_ELEMENTS),
 }
 

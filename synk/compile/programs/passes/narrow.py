@@ -95,7 +95,7 @@ def widths(
     may: set[Variable] = set()
     for node in nodes:
         rule = rules[node]
-        if rule.wants or (rule.leads and all(node.inputs[k] in may for k in rule.leads)):
+        if rule.rounds or (rule.requires and all(node.inputs[k] in may for k in rule.requires)):
             may.update(filter(can, robust(node)))
 
     stored: set[Variable] = set()
@@ -103,19 +103,19 @@ def widths(
     def serves(node: Apply, position: int) -> bool:
         rule = rules[node]
         passes = position in rule.takes or (rule.keeps and position == 0)
-        return position in rule.wants or (passes and any(v in stored for v in robust(node)))
+        return position in rule.rounds or (passes and any(v in stored for v in robust(node)))
 
     def rounds(node: Apply, position: int) -> bool:
         rule = rules[node]
         same = rule.keeps and position == 0
-        return position in rule.wants or (same and all(v in stored for v in node.outputs))
+        return position in rule.rounds or (same and all(v in stored for v in node.outputs))
 
     for node in reversed(nodes):
         rule = rules[node]
         for output in [node.outputs[k] for k in rule.gives if can(node.outputs[k])]:
             reading = readers[output]
             useful = output in may and any(serves(*reader) for reader in reading)
-            if useful or (rule.pulls and reading and all(rounds(*reader) for reader in reading)):
+            if useful or (rule.commutes and reading and all(rounds(*reader) for reader in reading)):
                 stored.add(output)
     for node in nodes:  # a part or view of an array of 16 bits keeps them at no cost
         if rules[node].keeps and node.inputs[0] in stored:
@@ -129,7 +129,7 @@ def _rules(placed: Placement) -> dict[Apply, Width]:
     for node, implementation in placed.implementations.items():
         on_host: Sequence[Apply] = getattr(implementation, "host_nodes", ())
         rule = WIDE if on_host or node in placed.moved else width(node.op, node)
-        rules[node] = rule if all(is_float_array(node.inputs[k]) for k in rule.wants) else WIDE
+        rules[node] = rule if all(is_float_array(node.inputs[k]) for k in rule.rounds) else WIDE
     return rules
 
 
@@ -144,7 +144,7 @@ def _reads(node: Apply, rule: Width, stored: Collection[Variable]) -> list[bool 
     for position, variable in enumerate(node.inputs):
         if not is_float_array(variable):
             reads.append(None)
-        elif position in rule.wants:
+        elif position in rule.rounds:
             reads.append(True)
         elif position in rule.takes:
             reads.append(variable in stored)

@@ -380,7 +380,7 @@ class Doubled(Op):
 
 @width.register(Doubled)
 def width_of_doubled(op, node):
-    return Width(wants=(0,)) if op.total else Width(takes=(0,), leads=(0,), gives=(0,))
+    return Width(rounds=(0,)) if op.total else Width(takes=(0,), requires=(0,), gives=(0,))
 
 
 @goes_by_dtype.register(Doubled)
