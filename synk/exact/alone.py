@@ -22,7 +22,7 @@ def without_collectives(definition: Definition) -> Definition:
     On one rank a collective changes nothing, but it would copy gradients and keep a program from being
     recorded in a CUDA graph.
     """
-    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    results = definition.results
     while given := _given_to_collectives(results):  # one pass for each collective in a chain of them
         results = substitute(results, given)
     n_outputs = len(definition.outputs)

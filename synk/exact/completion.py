@@ -65,7 +65,7 @@ class Completion(LocalValues):
         return {
             variable
             for variable in ancestors(results)
-            if isinstance(self.local(variable).relation, Partial)
+            if isinstance(self.relation(variable), Partial)
             and (self.local(variable).value, SAME) in self._converted
         }
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytensor.scalar.basic as ps
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
@@ -24,6 +24,7 @@ from synk.exact.collectives.marks import Addend
 from synk.exact.completion import Completion
 from synk.exact.definition import UNDECLARED, Definition
 from synk.exact.growth import Growth, growth_of
+from synk.exact.local_values import is_filled_with
 from synk.exact.parts import ranks_meet
 from synk.exact.results import known_relations
 from synk.exact.rules.relations import SAME, SUM, Count, Partial, Relation, Rows, as_rows
@@ -163,18 +164,13 @@ def judge_factors(product: Variable, completion: Completion) -> tuple[str, str |
     node = product.owner
     if node is None or not isinstance(getattr(node.op, "scalar_op", None), ps.Mul | ps.TrueDiv):
         return None
-    if not any(completion.local(one).relation == Partial("prod") for one in node.inputs):
+    if not any(completion.relation(one) == Partial("prod") for one in node.inputs):
         return None
     for factor in node.inputs:
         local = completion.local(factor)
-        if local.relation == SAME and local.value is factor and not is_one(factor):
+        if local.relation == SAME and local.value is factor and not is_filled_with(factor, 1):
             return f"it multiplies a product over each rank's rows by {describe(factor)}, which is none", None
     return None
-
-
-def is_one(variable: Variable) -> bool:
-    """Tell whether a variable is a constant whose elements are all 1."""
-    return isinstance(variable, Constant) and bool((variable.data == 1).all())
 
 
 def of_degrees(degrees: frozenset[int] | None, mode: str) -> tuple[str, str | None] | None:
@@ -209,7 +205,7 @@ def sums_of_equals(definition: Definition) -> list[str]:
 
     Shared variables may differ between ranks, so a value that depends on one is left out.
     """
-    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    results = definition.results
     nodes = [
         node
         for node in topological(results)
@@ -224,7 +220,7 @@ def sums_of_equals(definition: Definition) -> list[str]:
     for node in nodes:
         for value in node.inputs[:-1]:
             completion.walk([value])
-            if completion.local(value).relation == SAME and not of_shared(value):
+            if completion.relation(value) == SAME and not of_shared(value):
                 said.append(f'all_reduce({describe(value)}, "sum")')
     return list(dict.fromkeys(said))
 

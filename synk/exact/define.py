@@ -156,7 +156,7 @@ def _check_updated(definition: Definition) -> None:
 
 def _check_used(definition: Definition, on_unused_input: str) -> None:
     """Raise ValueError if the graph lacks an input, or does not use what it was given."""
-    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    results = definition.results
     check_until_gradients(results)
     used = set(ancestors(results))
     for variable in definition.sliceables:

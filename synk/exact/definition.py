@@ -73,3 +73,13 @@ class Definition:
     def all_inputs(self) -> tuple[Variable, ...]:
         """Scattered inputs, then broadcast ones."""
         return self.inputs + self.bcast_inputs
+
+    @property
+    def results(self) -> list[Variable]:
+        """Outputs, then the new values of updates."""
+        return [*self.outputs, *(update.value for update in self.updates)]
+
+    @property
+    def modes(self) -> list[Any]:
+        """The modes of `results`."""
+        return [*self.output_modes, *(update.mode for update in self.updates)]

@@ -19,7 +19,7 @@ from synk.exact.collectives.collectives import AllGatherOp, AllReduceOp
 from synk.exact.completion import Completion
 from synk.exact.definition import UNDECLARED, Definition
 from synk.exact.results import known_relations
-from synk.exact.rules.relations import Own, Relation
+from synk.exact.rules.relations import Own
 from synk.exact.run_values import describe
 from synk.exact.shapes import Shape, known_shapes, n_bytes
 
@@ -63,8 +63,8 @@ class Explanation:
 
     def __init__(self, written: Definition, computed: Definition):
         self._written, self._computed = written, computed
-        results = [*computed.outputs, *(update.value for update in computed.updates)]
-        of_user = [*written.outputs, *(update.value for update in written.updates)]
+        results = computed.results
+        of_user = written.results
         own = {node.op for node in topological(of_user) if isinstance(node.op, CollectiveOp)}
         nodes = topological(results)
         self._of_user = [node for node in nodes if isinstance(node.op, CollectiveOp) and node.op in own]
@@ -128,7 +128,7 @@ class Explanation:
         return self._same(value, variable)
 
     def _same(self, value: Variable, written: Variable) -> str:
-        relation = self._relation(written)
+        relation = self._completion.relation(written)
         if isinstance(relation, Own):
             return f"declared each rank's own by {relation.why}; averaged over rows" + self._met(value)
         met = self._met(value)
@@ -141,12 +141,9 @@ class Explanation:
             return ""
         return f", computed after collective{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
-    def _relation(self, variable: Variable) -> Relation:
-        return self._completion.local(variable).relation
-
     def declarations(self) -> Iterator[str]:
         """Yield a line for each declaration in the graph that a value is each rank's own (see `own`)."""
-        relations = (self._completion.local(one).relation for one in ancestors(self._of_definition))
+        relations = (self._completion.relation(one) for one in ancestors(self._of_definition))
         for why in dict.fromkeys(relation.why for relation in relations if isinstance(relation, Own)):
             yield f"declared by the graph: {why}; what depends on that is not one process's"
 

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import NamedTuple
 
 import pytensor.scalar.basic as ps
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Alloc, ExtractDiag, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.blockwise import Blockwise
@@ -31,6 +31,7 @@ from synk.exact.collectives.collective_op import has_collectives
 from synk.exact.collectives.collectives import AllReduceOp
 from synk.exact.collectives.own_rows import HasRows, OwnRows
 from synk.exact.completion import Completion
+from synk.exact.local_values import is_filled_with
 from synk.exact.rules.relations import SAME, SUM, Count, Rows, selected
 from synk.exact.run_values import total_rows
 
@@ -87,7 +88,7 @@ class Growths:
     """The growth of variables, found node by node from that of the inputs."""
 
     def __init__(self, completion: Completion, written: Iterable[Variable]):
-        self._completion = completion
+        self._relation = completion.relation
         self._known = {total_rows: OF_SUM}
         for variable in ancestors(written):
             value, relation = completion.local(variable)
@@ -102,7 +103,8 @@ class Growths:
 
     def add(self, node: Apply) -> None:
         """Find the growth of a node's outputs; a sum over rows is of one degree more than its input."""
-        growth, of_rows = self._found(node), any(isinstance(self._relation(one), Rows) for one in node.inputs)
+        growth = self._found(node)
+        of_rows = any(isinstance(self._relation(one), Rows) for one in node.inputs)
         for variable in node.outputs:
             summed = of_rows and self._relation(variable) == SUM
             self._known.setdefault(variable, product([growth, OF_SUM]) if summed else growth)
@@ -137,7 +139,8 @@ class Growths:
         return PLAIN if all(one == PLAIN for one in given) and not parts else UNKNOWN
 
     def _terms(self, inputs: Sequence[Variable]) -> Growth:
-        given = [self.of(one) for one in inputs if not is_zero(one)] or [PLAIN]  # zero is of any degree
+        # Zero is of any degree.
+        given = [self.of(one) for one in inputs if not is_filled_with(one, 0)] or [PLAIN]
         degrees = [one.degrees or frozenset() for one in given]
         known = all(one.degrees is not None for one in given)
         return Growth(frozenset().union(*degrees) if known else None, any(one.total for one in given))
@@ -145,9 +148,6 @@ class Growths:
     def _by_rows(self, variable: Variable) -> bool:
         """Tell whether a value depends on the values in the rows."""
         return self.of(variable).total or self._relation(variable) != SAME
-
-    def _relation(self, variable: Variable) -> object:
-        return self._completion.local(variable).relation
 
 
 def product(growths: Collection[Growth]) -> Growth:
@@ -167,8 +167,3 @@ def inverse(growth: Growth) -> Growth:
     """Return the growth of the reciprocal of a value, unknown if the value has terms of different degrees."""
     single = growth.degrees is not None and len(growth.degrees) == 1
     return Growth(frozenset(-degree for degree in growth.degrees or ()) if single else None)
-
-
-def is_zero(variable: Variable) -> bool:
-    """Tell whether a variable is a constant whose elements are all 0."""
-    return isinstance(variable, Constant) and bool((variable.data == 0).all())

@@ -62,6 +62,10 @@ class LocalValues:
         """Return this rank's value for a variable of the user's graph, and its relation."""
         return self._local.get(variable) or Local(variable, SAME)
 
+    def relation(self, variable: Variable) -> Relation:
+        """Return how this rank's value of a variable relates to that of one process."""
+        return self.local(variable).relation
+
     def wanted(self, variable: Variable, relation: Relation) -> Variable:
         """Return this rank's value for a variable, converted so that it has the given relation."""
         return self._convert(*self.local(variable), relation)
@@ -151,7 +155,7 @@ class LocalValues:
         if wanted.op in ("min", "max"):
             return value
         neutral = 0 if wanted.op == "sum" else 1
-        if isinstance(value, Constant) and (value.data == neutral).all():
+        if is_filled_with(value, neutral):
             return value
         ndim = value.type.ndim
         return pt.switch(self._leads(ndim), value, np.full((1,) * ndim, neutral, value.type.dtype))
@@ -184,7 +188,7 @@ class LocalValues:
             made = self._total(self.local(node.inputs[0]), node.op.i)
         else:
             complete = [
-                self._of_all_ranks(one) if counted(self.local(one).relation) else one for one in node.inputs
+                self._of_all_ranks(one) if counted(self.relation(one)) else one for one in node.inputs
             ]
             made = remade(node, complete).outputs[node.outputs.index(value)]
         self._converted[key] = made
@@ -211,3 +215,8 @@ class LocalValues:
 def is_own_part(value: Variable) -> bool:
     """Tell whether a value was cut out of a value that all ranks have, by `own_rows`."""
     return value.owner is not None and isinstance(value.owner.op, OwnRows)
+
+
+def is_filled_with(variable: Variable, number: int) -> bool:
+    """Tell whether a variable is a constant whose elements are all this number."""
+    return isinstance(variable, Constant) and bool((variable.data == number).all())

@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
+from synk.exact.collectives.collective_op import any_length
 from synk.exact.completion import Completion
 from synk.exact.local_values import Local
 from synk.exact.rules.relations import (
@@ -92,8 +93,7 @@ def of_any_length(variable: Variable, relation: Relation) -> Variable:
     """Return a step's input like ``variable``, whose type allows any number of rows along their axis."""
     if not isinstance(relation, Rows) or variable.type.shape[relation.axis] is None:
         return variable
-    shape = [None if axis == relation.axis else n for axis, n in enumerate(variable.type.shape)]
-    return TensorType(variable.type.dtype, shape)()
+    return TensorType(variable.type.dtype, any_length(variable, relation.axis))()
 
 
 def whole_steps(relation: Relation) -> Relation:

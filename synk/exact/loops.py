@@ -143,9 +143,7 @@ class LoopRelations:
 
         Raises Impossible if no single relation is right for all of them.
         """
-        found = {state.relation, *[shown(inside.local(variable).relation) for variable in state.outs]} - {
-            SAME
-        }
+        found = {state.relation, *[shown(inside.relation(variable)) for variable in state.outs]} - {SAME}
         if state.complete:
             found = {one for one in found if not isinstance(one, Partial)}
         if not found:
@@ -180,7 +178,7 @@ class LoopRelations:
         """Return the outputs of a step as this rank computes them."""
         wanted = [within(state.relation) for state in self._states for _ in state.outs]
         collected = self._op.inner_nitsot_outs(self._graph.outputs)
-        self._collected = [outside(inside.local(variable).relation) for variable in collected]
+        self._collected = [outside(inside.relation(variable)) for variable in collected]
         wanted += [within(relation) for relation in self._collected]
         wanted += [state.relation for state in self._untraced]
         wanted += [SAME] * self._op.info.as_while

@@ -57,8 +57,8 @@ def resolve_whole(definition: Definition) -> Definition:
     The shared variables behind these marks are listed in ``takes_equal`` and ``remedies`` instead, and those
     that a declared update is computed from in its ``sources``.
     """
-    written = [*definition.outputs, *(update.value for update in definition.updates)]
-    modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
+    written = definition.results
+    modes = definition.modes
     places: dict[Variable, Variable] = {}
     declared = [value for value, mode in zip(written, modes, strict=True) if mode is not UNDECLARED]
     for node in topological(declared):
@@ -108,8 +108,8 @@ def exact_definition(definition: Definition) -> Definition:
 
     Raises ValueError, naming the result, if there is no such definition.
     """
-    written = [*definition.outputs, *(update.value for update in definition.updates)]
-    modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
+    written = definition.results
+    modes = definition.modes
     undeclared = [value for value, mode in zip(written, modes, strict=True) if mode is UNDECLARED]
     declared = [value for value, mode in zip(written, modes, strict=True) if mode is not UNDECLARED]
     marks = [node for node in topological(declared) if isinstance(node.op, Addend)]
@@ -218,7 +218,7 @@ def _updated(completion: Completion, update: Update, result: Result) -> Update:
 
 def _depends_on_rows(completion: Completion, value: Variable) -> bool:
     """Tell whether the value may differ between ranks, because it depends on their rows or random draws."""
-    return any(completion.local(variable).relation != SAME for variable in ancestors([value]))
+    return any(completion.relation(variable) != SAME for variable in ancestors([value]))
 
 
 def _from_itself(completion: Completion, update: Update) -> bool:

@@ -15,6 +15,7 @@ from pytensor.graph.op import Op
 from synk.compile import array_funcify
 from synk.compile.programs.graphs.origin import place_of
 from synk.compile.tables import host_inputs
+from synk.exact.collectives.collective_op import any_length
 from synk.exact.run_values import first_row, n_rows, total_rows
 from synk.values.operations import identity
 
@@ -39,8 +40,7 @@ class OwnRows(Op):
     def make_node(
         self, value: Any, n: Any = n_rows, first: Any = first_row, total: Any = total_rows
     ) -> Apply:
-        shape = [None if axis == self.axis else length for axis, length in enumerate(value.type.shape)]
-        return Apply(self, [value, n, first, total], [value.type.clone(shape=shape)()])
+        return Apply(self, [value, n, first, total], [value.type.clone(shape=any_length(value, self.axis))()])
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         output_storage[0][0] = self.part(node, *inputs)
@@ -80,8 +80,7 @@ class HasRows(Op):
         self.axis, self.op = axis, op
 
     def make_node(self, value: Any, total: Any) -> Apply:
-        shape = [None if axis == self.axis else length for axis, length in enumerate(value.type.shape)]
-        return Apply(self, [value, total], [value.type.clone(shape=shape)()])
+        return Apply(self, [value, total], [value.type.clone(shape=any_length(value, self.axis))()])
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         output_storage[0][0] = self.filled(np, *inputs)

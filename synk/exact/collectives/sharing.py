@@ -20,8 +20,8 @@ from pytensor.tensor.type import TensorType
 from synk.exact.collectives.collective_op import CollectiveOp, any_length, whole_number
 
 
-class AllGatherOp(CollectiveOp):
-    """Join the arrays of all ranks along an axis.
+class AlongAxis(CollectiveOp):
+    """An Op in which arrays are parts of a joined one, along an axis.
 
     Parameters
     ----------
@@ -36,6 +36,10 @@ class AllGatherOp(CollectiveOp):
     def __init__(self, axis: int = 0, number: int | None = None):
         super().__init__(number)
         self.axis = axis
+
+
+class AllGatherOp(AlongAxis):
+    """Join the arrays of all ranks along an axis."""
 
     def make_node(self, x: Any, together: Any) -> Apply:
         x = pt.as_tensor_variable(x)
@@ -55,18 +59,13 @@ class AllGatherOp(CollectiveOp):
         return AllGatherGradient(self.axis)(slope, x.shape[self.axis], together)
 
 
-class AllGatherGradient(CollectiveOp):
+class AllGatherGradient(AlongAxis):
     """Sum the gradients over ranks, and return this rank's part of the sum along an axis.
 
     The parts are in rank order; that of this rank has the given ``length``.
     """
 
-    __props__ = ("axis", "number")
     lengths = (1,)
-
-    def __init__(self, axis: int, number: int | None = None):
-        super().__init__(number)
-        self.axis = axis
 
     def make_node(self, slope: Any, length: Any, together: Any) -> Apply:
         slope = pt.as_tensor_variable(slope)
@@ -91,8 +90,8 @@ class AllGatherGradient(CollectiveOp):
         return AllGatherOp(self.axis)(slope, together)
 
 
-class BroadcastOp(CollectiveOp):
-    """Give one rank's value to all.
+class FromRoot(CollectiveOp):
+    """An Op in which one rank, ``root``, has the value.
 
     Parameters
     ----------
@@ -106,6 +105,10 @@ class BroadcastOp(CollectiveOp):
     def __init__(self, root: int = 0, number: int | None = None):
         super().__init__(number)
         self.root = root
+
+
+class BroadcastOp(FromRoot):
+    """Give one rank's value to all."""
 
     def make_node(self, x: Any, together: Any) -> Apply:
         x = pt.as_tensor_variable(x)
@@ -122,15 +125,10 @@ class BroadcastOp(CollectiveOp):
         return BroadcastGradient(self.root)(slope, x.shape, together)
 
 
-class BroadcastGradient(CollectiveOp):
+class BroadcastGradient(FromRoot):
     """Sum the gradients over ranks; return the sum on the rank ``root``, and zeros of ``shape`` on others."""
 
-    __props__ = ("root", "number")
     lengths = (1,)
-
-    def __init__(self, root: int, number: int | None = None):
-        super().__init__(number)
-        self.root = root
 
     def make_node(self, slope: Any, shape: Any, together: Any) -> Apply:
         slope, shape = pt.as_tensor_variable(slope), pt.as_tensor_variable(shape, ndim=1, dtype="int64")

@@ -33,6 +33,7 @@ from synk.exact.rules.relations import (
     RowNumbers,
     Rows,
     as_rows,
+    common_part,
     rows_along,
     selected,
 )
@@ -63,11 +64,8 @@ def make_vector(op: Any, node: Apply, given: Relations) -> Outcome:
     counts = [isinstance(one, Count) for one in given]
     if all(one == SAME or counts[k] for k, one in enumerate(given)):
         return given, [Counts(tuple(one.length if isinstance(one, Count) else None for one in given))]
-    parts = {one for one in given if isinstance(one, Partial)}
-    if len(parts) == 1 and all(one == SAME or one in parts for one in given):
-        (part,) = parts
-        return [part] * len(given), [part]
-    return None
+    part = common_part(given)
+    return None if part is None else ([part] * len(given), [part])
 
 
 @relate.register(ARange)

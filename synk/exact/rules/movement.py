@@ -11,7 +11,7 @@ from pytensor.tensor.elemwise import DimShuffle
 
 from synk.compile.compat import IfElse, known_axis
 from synk.exact.rules.elementwise import matching
-from synk.exact.rules.relations import SAME, Own, Partial, Rows, as_rows, first_rows, owned
+from synk.exact.rules.relations import SAME, Own, Partial, Rows, as_rows, common_part, first_rows, owned
 from synk.exact.rules.table import Outcome, Relations, relate
 
 
@@ -43,11 +43,8 @@ def join(op: Join, node: Apply, given: Relations) -> Outcome:
             return None
         wanted = [one if isinstance(one, Rows) and matching(one, rows) else rows for one in values]
         return [*before, *wanted], [rows]
-    parts = {one for one in values if isinstance(one, Partial)}
-    if len(parts) == 1 and all(one == SAME or one in parts for one in values):
-        (part,) = parts
-        return [*before, *[part] * len(values)], [part]
-    return None
+    part = common_part(values)
+    return None if part is None else ([*before, *[part] * len(values)], [part])
 
 
 @relate.register(Split)

@@ -22,6 +22,7 @@ from synk.exact.rules.relations import (
     as_rows,
     keeps_parts,
     selected,
+    without_axes,
 )
 from synk.exact.rules.table import Instead, Outcome, Relations, relate
 
@@ -53,7 +54,7 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
             if name in ("min", "max"):
                 return [SomeRows(one.axis, name)], [Partial(name)]
             return ([one], [Partial(name)]) if name else None
-        return given, [Rows(one.axis - sum(axis < one.axis for axis in axes), one.length)]
+        return given, [without_axes(one, axes)]
     if isinstance(one, Partial) and (one.op, name) in (
         *((op, op) for op in OPERATIONS),
         ("max", "any"),
@@ -95,7 +96,7 @@ def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
     if not isinstance(one, Rows):
         return None
     if one.axis not in axes:
-        return given, [Rows(one.axis - sum(axis < one.axis for axis in axes), one.length)]
+        return given, [without_axes(one, axes)]
     if selected(one):
         return None  # one gather instead of three collectives
     position, step = pt.zeros([1] * x.type.ndim, "int64"), pt.constant(1, dtype="int64")
@@ -115,5 +116,5 @@ def extract_diag(op: ExtractDiag, node: Apply, given: Relations) -> Outcome:
     if isinstance(one, Partial):
         return given, given
     if isinstance(one, Rows) and one.axis not in (op.axis1, op.axis2):
-        return given, [Rows(one.axis - sum(axis < one.axis for axis in (op.axis1, op.axis2)), one.length)]
+        return given, [without_axes(one, (op.axis1, op.axis2))]
     return None

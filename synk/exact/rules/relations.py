@@ -162,6 +162,18 @@ def rows_along(variable: Any, axis: int, length: Any) -> Relation:
     return Rows(axis, length) if split else SAME
 
 
+def without_axes(rows: Rows, axes: Iterable[int]) -> Rows:
+    """Return where the rows are once other axes are gone."""
+    return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.length)
+
+
+def common_part(given: Iterable[Relation]) -> Partial | None:
+    """Return the one part that values are, beside values that are the same on all ranks; None otherwise."""
+    found = set(given) - {SAME}
+    part = found.pop() if len(found) == 1 else None
+    return part if isinstance(part, Partial) else None
+
+
 def first_rows(given: Iterable[Relation]) -> Rows | None:
     """Return the first relation that is `Rows`; None if there is none."""
     return next((relation for relation in given if isinstance(relation, Rows)), None)

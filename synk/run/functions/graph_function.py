@@ -157,7 +157,7 @@ class GraphFunction(Function):
 
     def check_alone(self, made: set[Any]) -> None:
         written = self._written
-        read = ancestors([*written.outputs, *(update.value for update in written.updates)])
+        read = ancestors(written.results)
         known, per_rank = self._owner.memory.shared.known, self._owner.memory.per_rank
         for variable in dict.fromkeys(read):
             since = per_rank.of(known(variable)) if variable not in made else None
@@ -185,8 +185,8 @@ class GraphFunction(Function):
 
     def graph_text(self) -> list[str]:
         written = self._written
-        results = [*written.outputs, *(update.value for update in written.updates)]
-        modes = [*written.output_modes, *(update.mode for update in written.updates)]
+        results = written.results
+        modes = written.modes
         updated = [update.variable.name for update in written.updates]
         return [f"{modes} {updated}", dprint(results, print_type=True, file="str") if results else ""]
 

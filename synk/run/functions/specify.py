@@ -41,7 +41,7 @@ def to_spec(
     numbers = {number: number.type(number.name) for number in (n_rows, total_rows, first_row, leads)}
     ranks_input = ranks.type("ranks")
     n_outputs, n_results = len(definition.outputs), len(definition.outputs) + len(definition.updates)
-    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    results = definition.results
     results += [part for part, _ in definition.parts]
     results = substitute(results, {**scattered, **rows_of, **numbers, ranks: ranks_input})
     values = results[n_outputs:n_results]
