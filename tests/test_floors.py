@@ -75,8 +75,8 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
     "synk.ops": ({"kernels"}, {"*"}),
     "synk.gpu": (
         {"comm", "device", "elementwise"},
-        {"dispatch", "kernels", "rank", "rewriting"},
-        {"speedups"},
+        {"dispatch", "kernels", "rank"},
+        {"rewriting", "speedups"},
         {"setup"},
     ),
     "synk.tools": ({"doctor"}, {"bench", "cache"}),

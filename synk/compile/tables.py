@@ -13,8 +13,8 @@
     `array_rounded`  its implementation on arrays of 16 bits       the one on float32, with conversions
     `flops_of`       how a profile counts its operations           they are not counted
 
-Tables for one kind of Op are beside it: `synk.compile.programs.elementwise.template` for a scalar Op's C or
-CUDA, `synk.compile.regions.c_texts.c_text` for an Op's C in a region,
+Tables for one kind of Op are beside it: `synk.compile.programs.elementwise.template` for a scalar Op's text
+in a kernel, `synk.compile.regions.c_texts.c_text` for an Op's C in a region,
 `synk.compile.dispatch.sampler.sampler` for how a random variable draws, `synk.exact.rules.table.relate` for
 what an Op makes of rows that ranks share, `synk.exact.rules.elementwise.parts` for the same of a scalar Op,
 `synk.ops.layout.converted` for Ops with channels last. All are open: ``array_funcify.register(MyOp)`` from

@@ -19,8 +19,7 @@ from synk.exact.definition import Definition
 def without_collectives(definition: Definition) -> Definition:
     """Return the definition for a run of one rank, with every collective replaced by its input.
 
-    On one rank a collective changes nothing, but it would copy gradients and keep a program from being
-    recorded in a CUDA graph.
+    On one rank a collective changes nothing, but it would copy gradients.
     """
     results = definition.results
     while given := _given_to_collectives(results):  # one pass for each collective in a chain of them

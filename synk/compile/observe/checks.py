@@ -131,7 +131,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def on_host(value: Any) -> Any:
-    """Return an array, copied if it is on a GPU, as a NumPy array; return other values as they are."""
+    """Return an array, copied if it is on a device, as a NumPy array; return other values as they are."""
     if hasattr(value, "__cuda_array_interface__"):
         return value.get()
     return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else value

@@ -21,6 +21,7 @@ from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.gpu.elementwise.cuda_dialect import FUSION
+from synk.gpu.kernels.plain_residual import PlainResidual
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
 from synk.ops.checks import float_tensor, same_shape
@@ -34,6 +35,7 @@ class Residual(BatchNormOp):
 
     __props__ = ("eps", "image_layout")
     differentiated = "a program"
+    plain = PlainResidual(np)
     image_inputs = (0, 3)
 
     def __init__(self, eps: float, layout: str):
@@ -71,6 +73,7 @@ class ResidualGradient(BatchNormOp):
 
     __props__ = ("n_gradients", "image_layout")
     differentiated = "a program"
+    plain = PlainResidual(np)
 
     def __init__(self, n_gradients: int, layout: str):
         self.n_gradients, self.image_layout = n_gradients, layout

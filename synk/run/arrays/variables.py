@@ -88,7 +88,7 @@ class RankVariables:
         storage, last = self._variables[identity].container.storage, self._last_places.get(identity)
         value = storage[0]
         if is_on_host(value):
-            # In the array that held it last, as a recorded CUDA graph may read it at that address.
+            # In the array that held it last: recorded launches may read it at that address.
             value = self._from_host(copied_into(last and last(), value))
         if value.ndim > 1 or value.dtype.kind not in "iub":
             storage[0] = value
@@ -183,7 +183,7 @@ class RankVariables:
             for variable in self._variables.values():
                 storage = variable.container.storage
                 storage[0] = self._to_host(storage[0])
-        except Exception as error:  # nothing can be read from a failed GPU, but the run must still end
+        except Exception as error:  # nothing can be read from a failed device, but the run must still end
             message = f"close: values of shared variables could not be read back: {error}"
             warn_the_script(message)
 

@@ -3,7 +3,7 @@
     Attach, Share, Build, ... -> Rank.prepare
     Call, AllReduce, ...      -> Rank.run -> results
 
-Workers call these methods in a loop (``loop``), the master directly. On a GPU, the class is `GpuRank`.
+Workers call these methods in a loop (``loop``), the master directly.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and to the same bits; so the gradients of many slices are not copied to the host
 ("gather") go to the host slice by slice: calls are sliced because the device has no room for them.
 
 Large results of a call of one slice go to the host at once. Small ones go after the last step of the command,
-because fetching even a number waits for all that the GPU has to do.
+because fetching even a number waits for all that the device has to do.
 
     program -> to_host_if_large -> Results ... last step of a command -> on_host -> reply
 """

@@ -51,7 +51,7 @@ class FunctionTable:
 
     def compile(self, programs: Sequence[tuple[int, int]]) -> None:
         missing = [one for one in programs if (one[0], one[1] > 1) not in self._compiled]
-        # On cores only: there ranks must agree on what runs as C. On GPUs each compiles at its first call.
+        # With NumPy ranks must agree on what runs as C; with other array modules each compiles when called.
         if missing and self._rank.device.xp is np:
             self._compile(missing)
 
@@ -70,7 +70,7 @@ class FunctionTable:
     def _rewritten(self, function: int, num_slices: int) -> dict[str, bytes]:
         """Return the rewritten graphs of a function, by variant: rank 0 rewrites for all ranks.
 
-        On GPUs there are none here: each rank rewrites for itself.
+        There are none for another array module than NumPy: each rank rewrites for itself.
         """
         rank_0_rewrites = self._rank.n_ranks > 1 and self._rank.device.xp is np
         return self._rank.program(function).variants.graphs(num_slices) if rank_0_rewrites else {}

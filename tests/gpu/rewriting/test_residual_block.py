@@ -6,10 +6,11 @@ import pytensor.tensor as pt
 import pytest
 
 from support.cases.op_checks import draw, ops_of
-from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode
+from synk.gpu.kernels.plain_residual import PlainResidual
 from synk.gpu.rewriting.residual_block import Residual, ResidualGradient
 from synk.ops import batch_norm, relu
+from synk.ops.kernels.choose import PLAIN, PROVIDERS
 
 X, GAMMA, BETA = pt.tensor4("x", dtype="float32"), *pt.fvectors(2)
 
@@ -20,8 +21,9 @@ def test_programs_of_processors_are_left_alone():
     assert not ops_of(pytensor.function([X, GAMMA, BETA], gradients, mode=array_mode()), Residual)
 
 
-@pytest.mark.parametrize("xp", [np, stand_in])
-def test_definition(xp):
+def test_definition(device, monkeypatch):
+    norms = PLAIN._replace(norms=lambda xp, dtype: PlainResidual(xp))
+    monkeypatch.setitem(PROVIDERS, device.__name__, norms)
     x, y, shortcut, *gys = (pt.tensor4(dtype="float64") for _ in range(5))
     vectors = pt.dvectors(4)
     inputs = [x, y, shortcut, *gys, *vectors]
@@ -32,7 +34,7 @@ def test_definition(xp):
     values = [*(draw((2, 5, 4, 8), seed=k) for k in range(5)), *(draw(8, seed=k) + 3 for k in range(4))]
     programs = [
         pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
-        for mode in (pytensor.compile.mode.Mode("py", None), array_mode(ArrayLinker(xp)))
+        for mode in (pytensor.compile.mode.Mode("py", None), array_mode(ArrayLinker(device)))
     ]
     for found, expected in zip(*(program(*values) for program in reversed(programs)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)

@@ -1,6 +1,6 @@
 """Turn a node of scalar Ops into the body of a kernel: the statements for one element.
 
-Elemwise node -> Body -> loops in C (`synk.compile.regions.walks`), or cuda_source
+Elemwise node -> Body -> loops in C (`synk.compile.regions.walks`)
 """
 
 from collections.abc import Sequence

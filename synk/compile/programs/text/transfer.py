@@ -69,7 +69,7 @@ def is_on_host(value: Any) -> bool:
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether ``value`` is an array on a GPU."""
+    """Tell whether ``value`` is an array on a device."""
     return hasattr(type(value), "__cuda_array_interface__")  # the property itself takes its time
 
 

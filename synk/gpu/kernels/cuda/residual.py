@@ -22,14 +22,14 @@ from synk.gpu.kernels.cuda.cuda_functions import (
     lengths,
 )
 from synk.gpu.kernels.cuda.norm import NormLaunch
-from synk.ops.kernels.plain_norm import PlainNorm
+from synk.gpu.kernels.plain_residual import PlainResidual
 from synk.ops.kernels.provider import array_for
 
 FILE = "residual"
 
 
-class CudaResidual(PlainNorm):
-    """The provider of ends of residual blocks in CUDA; `PlainNorm` computes all other arrays."""
+class CudaResidual(PlainResidual):
+    """The provider of ends of residual blocks in CUDA; `PlainResidual` computes all other arrays."""
 
     def residual(self, eps: float, layout: str) -> Callable:
         xp, plain = self._xp, super().residual(eps, layout)

@@ -13,10 +13,10 @@ from support.cases.norms import EPS, close
 from support.cases.op_checks import draw, ops_of
 from support.cuda.provider import OnHost, needs_emulator
 from synk.compile import ArrayLinker, array_mode
+from synk.gpu.kernels.plain_residual import PlainResidual
 from synk.gpu.rewriting.residual_block import Residual, ResidualGradient
 from synk.ops import batch_norm, conv2d, relu
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient
-from synk.ops.kernels.plain_norm import PlainNorm
 
 pytestmark = needs_emulator
 
@@ -108,9 +108,9 @@ def test_what_has_no_kernel_is_computed_by_array_operations(shape, layout):
     x, shortcut, *gradients = (random.normal(size=shape).astype("float32") for _ in range(4))
     gamma, beta = (random.normal(size=8).astype("float32") for _ in range(2))
     with np.errstate(all="ignore"):
-        expected = PlainNorm(np).residual(EPS, layout)(x, gamma, beta, shortcut)
+        expected = PlainResidual(np).residual(EPS, layout)(x, gamma, beta, shortcut)
         inputs = x, expected[0], gamma, beta, *expected[1:], *gradients
-        expected += PlainNorm(np).residual_gradient(layout)(*inputs)
+        expected += PlainResidual(np).residual_gradient(layout)(*inputs)
         found = cuda.residual(EPS, layout)(x, gamma, beta, shortcut)
         found += cuda.residual_gradient(layout)(*inputs)
     for value, reference in zip(found, expected, strict=True):
