@@ -15,7 +15,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from support.exact.pieces import PIECES, Unfit
+from support.cases.choices import Choices, Unfit
+from support.exact.pieces import PIECES
 from support.exact.simulated import value_of
 from synk.compile.programs.graphs.serialize import topological
 from synk.compile.tables import array_funcify
@@ -70,7 +71,7 @@ def random_array(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], r
     return rng.integers(0, 5, shape) if dtype == "int64" else np.asarray(rng.random(shape) < 0.6)
 
 
-class RandomGraph:
+class RandomGraph(Choices):
     """A graph of random pieces, with outputs and updates; ``seed`` determines all choices.
 
     Parameters
@@ -79,6 +80,8 @@ class RandomGraph:
     n_pieces : int
         How many pieces are tried.
     """
+
+    lean = 1.7
 
     def __init__(self, seed: tuple[int, ...], n_pieces: int | None = None):
         self.seed = seed
@@ -163,15 +166,6 @@ class RandomGraph:
 
     # --- what pieces ask for ---------------------------------------------------------------------------
 
-    def chance(self, probability: float) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def number(self, first: int, last: int) -> int:
-        return int(self.rng.integers(first, last + 1))
-
-    def one_of(self, choices: Any) -> Any:
-        return choices[self.rng.integers(len(choices))]
-
     def shuffled(self, *values: Any) -> list[Any]:
         return [values[k] for k in self.rng.permutation(len(values))]
 
@@ -184,13 +178,6 @@ class RandomGraph:
 
     def axis(self, x: Variable) -> int:
         return self.number(0, x.type.ndim - 1)
-
-    def _of(self, fits: Callable[[Value], bool]) -> Variable:
-        values = [value for value in self.pool if fits(value)]
-        if not values:
-            raise Unfit
-        at = len(values) - 1 - int(len(values) * self.rng.random() ** 1.7)  # rather a new one
-        return values[max(at, 0)].variable
 
     def _kind(self, dtype: str, ndims: tuple[int, ...]) -> Variable:
         return self._of(

@@ -17,6 +17,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from support.cases.choices import Choices, Unfit
+
 NARROW = ("bool", "int8", "uint8", "int16", "uint16", "int32")
 DTYPES = ("bool", "bool", "int8", "uint8", "int16", "int32", "int64", "float64")
 ROWS = (7, 1, 12)
@@ -44,11 +46,7 @@ class Value(NamedTuple):
     text: str
 
 
-class Unfit(Exception):
-    """There is nothing that a step could be done on."""
-
-
-class IntegerGraph:
+class IntegerGraph(Choices):
     """A graph of a few random steps.
 
     Attributes
@@ -164,22 +162,6 @@ class IntegerGraph:
         return "\n".join(f"    {value.text}" for value in self.pool)
 
     # --- what steps ask for ----------------------------------------------------------------------------
-
-    def chance(self, probability: float) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def number(self, first: int, last: int) -> int:
-        return int(self.rng.integers(first, last + 1))
-
-    def one_of(self, choices: Any) -> Any:
-        return choices[self.rng.integers(len(choices))]
-
-    def some(self, fit: Callable[[Value], bool] = lambda value: True) -> Value:
-        """Return a value, rather a new one."""
-        found = [value for value in self.pool if fit(value)]
-        if not found:
-            raise Unfit
-        return found[max(len(found) - 1 - int(len(found) * self.rng.random() ** 1.5), 0)]
 
     def array(self, *kinds: str) -> Value:
         return self.some(lambda v: v.variable.type.ndim > 0 and is_of(v, *kinds))

@@ -15,8 +15,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.scan.op import Scan
 
+from support.cases.choices import Choices, Unfit, weighted
 from support.exact.graphs import Known
-from support.exact.pieces import Unfit
 from support.regions.arrays import FLOATS, INTEGERS, random_array
 from support.regions.exactness import EXACT, WHOLE, levels_of
 from synk.compile.programs.graphs.serialize import topological
@@ -26,16 +26,7 @@ ROWS = (5, 8, 0, 1)  # of ``n``, for one call after the other
 MOST = 20000  # elements of a value
 LARGE = 2.0**11  # whole numbers below it may be summed and multiplied in float32 still
 PIECES: dict[Callable[..., Any], int] = {}
-
-
-def piece(weight: int) -> Callable[..., Any]:
-    """Register a piece; of two, one with twice the weight is tried twice as often."""
-
-    def register(make: Callable[..., Any]) -> Callable[..., Any]:
-        PIECES[make] = weight
-        return make
-
-    return register
+piece = weighted(PIECES)
 
 
 class Value(NamedTuple):
@@ -46,7 +37,7 @@ class Value(NamedTuple):
     level: int
 
 
-class SmallGraph:
+class SmallGraph(Choices):
     """A graph of a few random pieces.
 
     Attributes
@@ -187,22 +178,6 @@ class SmallGraph:
                 yield shared, new
 
     # --- what pieces ask for ---------------------------------------------------------------------------
-
-    def chance(self, probability: float) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def number(self, first: int, last: int) -> int:
-        return int(self.rng.integers(first, last + 1))
-
-    def one_of(self, choices: Any) -> Any:
-        return choices[self.rng.integers(len(choices))]
-
-    def _of(self, fits: Callable[[Value], bool]) -> Any:
-        values = [value for value in self.pool if fits(value)]
-        if not values:
-            raise Unfit
-        at = len(values) - 1 - int(len(values) * self.rng.random() ** 1.5)  # rather a new one
-        return values[max(at, 0)].variable
 
     def value(self, variable: Variable) -> Value:
         for value in self.pool:

@@ -7,7 +7,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.scan.basic import scan
 from pytensor.tensor.random import basic
 
-from support.exact.pieces import Unfit
+from support.cases.choices import Unfit
 from support.regions.exactness import EXACT
 from support.regions.graphs import piece
 from synk.compile.compat import optional_class

@@ -9,7 +9,7 @@ import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.tensor.elemwise import Elemwise
 
-from support.exact.pieces import Unfit
+from support.cases.choices import Unfit
 from support.regions.arrays import FLOATS, INTEGERS
 from support.regions.exactness import EXACT
 from support.regions.graphs import piece

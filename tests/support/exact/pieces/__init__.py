@@ -8,6 +8,6 @@ names.
 """
 
 from support.exact.pieces import elements, moves, positions, products, subgraphs
-from support.exact.pieces.registry import PIECES, Unfit
+from support.exact.pieces.registry import PIECES
 
-__all__ = ["PIECES", "Unfit", "elements", "moves", "positions", "products", "subgraphs"]
+__all__ = ["PIECES", "elements", "moves", "positions", "products", "subgraphs"]

@@ -2,7 +2,8 @@
 
 import pytensor.tensor as pt
 
-from support.exact.pieces.registry import Unfit, piece
+from support.cases.choices import Unfit
+from support.exact.pieces.registry import piece
 
 
 @piece(4)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytensor.tensor as pt
 
-from support.exact.pieces.registry import Unfit, piece
+from support.cases.choices import Unfit
+from support.exact.pieces.registry import piece
 
 
 @piece(8)

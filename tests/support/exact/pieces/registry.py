@@ -1,20 +1,9 @@
-"""Pieces of random graphs, and how often each is tried."""
+"""The table of pieces, in which each registers itself with a weight."""
 
 from collections.abc import Callable
 from typing import Any
 
+from support.cases.choices import weighted
+
 PIECES: dict[Callable[..., Any], int] = {}
-
-
-class Unfit(Exception):
-    """The graph has no values that a piece could be made of."""
-
-
-def piece(weight: int) -> Callable[..., Any]:
-    """Register a piece; of two, one with twice the weight is tried twice as often."""
-
-    def register(make: Callable[..., Any]) -> Callable[..., Any]:
-        PIECES[make] = weight
-        return make
-
-    return register
+piece = weighted(PIECES)
