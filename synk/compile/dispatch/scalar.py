@@ -8,6 +8,7 @@ nothing in float16). For dtypes that it does not take at all, the Op's own imple
 
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -213,5 +214,6 @@ def _lookup(name: str, xp: ModuleType):
     module, _, function = name.rpartition(".")
     if not module:
         return getattr(xp, function, None)
-    library = array_module(xp).scipy_module(module.removeprefix("scipy."))
+    of_scipy = module.startswith("scipy.")
+    library = array_module(xp).scipy_module(module[6:]) if of_scipy else import_module(module)
     return getattr(library, function, None)

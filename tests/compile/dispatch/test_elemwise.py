@@ -1,4 +1,6 @@
 import functools
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytensor
@@ -176,6 +178,16 @@ def test_undeclared_broadcasting_is_refused():
 def test_scalar_op_without_a_ufunc_runs_on_the_host(compare):
     x = pt.vector("x")
     compare([x], [pt.tri_gamma(x)], [draw(4, x.dtype, low=0.5)], host=True, rtol=1e-5)
+
+
+@pytest.mark.parametrize("module", ["scipy.special", "ufuncs_of_a_user"])
+def test_a_ufunc_may_be_of_any_package(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "ufuncs_of_a_user", SimpleNamespace(expit=special.expit))
+    op = basic.UnaryScalarOp(basic.same_out, name="logistic")
+    monkeypatch.setattr(op, "nfunc_spec", (f"{module}.expit", 1, 1), raising=False)
+    x = pt.dvector("x")
+    f = pytensor.function([x], Elemwise(op)(x), mode=array_mode(ArrayLinker(host_ops="raise", native=False)))
+    np.testing.assert_array_equal(f([0.0, 1.0]), special.expit([0.0, 1.0]))
 
 
 def test_complex_error_function_runs_on_the_host_of_a_device(device):
