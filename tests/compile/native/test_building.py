@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.waiting import wait_until
 from synk.compile.native.building import PREFIX, CompileError, compile_all, work_folder
 from synk.compile.native.compiler import find_compiler
 from synk.compile.native.libraries import load
@@ -149,13 +150,6 @@ def test_a_script_that_ignores_sigchld_gets_its_library(here, made_by):
 SLOW = "sleep 300 & echo $PPID > {0}.part; mv {0}.part {0}; wait"
 
 
-def wait_for(condition):
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def wait_for_the_end_of(group):
     """Wait until nothing runs in a process group; zombies are the first process's to bury."""
 
@@ -167,7 +161,7 @@ def wait_for_the_end_of(group):
                     return True
         return False
 
-    wait_for(lambda: not running())
+    wait_until(lambda: not running())
 
 
 @pytest.mark.parametrize(("raised", "forks"), [(KeyboardInterrupt, False), (TimeoutError, True)])
@@ -219,7 +213,7 @@ def test_a_killed_process_takes_its_compiler_and_its_folder_along(here, tmp_path
         [sys.executable, "-c", KILLED, str(program)], env=os.environ | {"TMPDIR": str(here)}
     )
     try:
-        wait_for(group.exists)
+        wait_until(group.exists)
         (left,) = here.iterdir()
         assert made_by("cp $1 $3") == [b""]
         assert list(here.iterdir()) == [left]  # it is locked

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from support.processes.waiting import wait_until
 from synk.compile.native.compiler import find_compiler
 from synk.compile.native.store import Store
 
@@ -65,19 +65,12 @@ def waits(process):
     return any("->" in line and str(process.pid) in line.split() for line in lines)
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def two_that_wait(tmp_path, start):
     """Start a process that compiles, and two that wait for it; return all three."""
     first = start()
-    wait_until(lambda: starts(tmp_path) == 1)
+    wait_until(lambda: starts(tmp_path) == 1, 60)
     others = start(), start()
-    wait_until(lambda: starts(tmp_path) > 1 or all(map(waits, others)))
+    wait_until(lambda: starts(tmp_path) > 1 or all(map(waits, others)), 60)
     return first, *others
 
 
@@ -93,7 +86,7 @@ def test_one_process_compiles_and_the_others_wait(tmp_path, crowd):
 def test_the_others_compile_when_the_one_is_killed(tmp_path, crowd):
     first, *others = two_that_wait(tmp_path, crowd)
     first.kill()
-    wait_until(lambda: starts(tmp_path) == 3)  # both at the same time
+    wait_until(lambda: starts(tmp_path) == 3, 60)  # both at the same time
     (tmp_path / "go").touch()
     assert [process.communicate()[0] for process in others] == ["1\n"] * 2
 

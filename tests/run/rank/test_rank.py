@@ -1,7 +1,6 @@
 """Ranks agree whether graphs run as C; what all regions call is compiled before the first command."""
 
 import os
-import time
 
 import numpy as np
 import pytensor
@@ -9,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.processes.waiting import wait_until
 from support.slow import slow
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.native.compiler import Compiler, find_compiler
@@ -155,10 +155,7 @@ def exponential():
 def test_a_worker_compiles_it_before_the_first_function_is_built(ranks, compiled_by):
     store = compiled_by(*find_compiler().command)
     ranks(2, device="cpu")
-    latest = time.monotonic() + 60
-    while not store.folder.is_dir() or not store.list_files()[0]:
-        assert time.monotonic() < latest
-        time.sleep(0.02)
+    wait_until(lambda: store.folder.is_dir() and store.list_files()[0], 60)
     assert len(store.list_files()[0]) == 1
     exponential()(np.arange(3.0))
     assert len(store.list_files()[0]) == 2  # and the region

@@ -30,6 +30,7 @@ from support.communicators.fake_nccl import (
     NcclError,
     Operation,
 )
+from support.processes.waiting import wait_until
 from synk.gpu.comm.nccl_library import ID_BYTES, NOT_READY
 
 SLOT = 1 << 20  # bytes that a rank can bring
@@ -89,10 +90,7 @@ class Nccl(Module):
         words, clique = self.wire.words, int.from_bytes(unique_id, "little")
         words[rank, DEVICE] = self.cupy.cuda.Device().id
         words[rank, JOINED] = clique
-        deadline = time.monotonic() + DEADLINE
-        while (words[:, JOINED] != clique).any():
-            assert time.monotonic() < deadline, "a rank never came"
-            time.sleep(1e-3)
+        wait_until(lambda: (words[:, JOINED] == clique).all(), DEADLINE, "a rank never came")
         allowed = self.version >= 23000 and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") != "0"
         if len(set(words[:, DEVICE].tolist())) < n_ranks and not allowed:
             raise NcclError("Duplicate GPU detected")

@@ -12,8 +12,9 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
+
+from support.processes.waiting import wait_until
 
 NETWORK = "10.77.0"
 INTERFACE = f"{NETWORK}.0/24"  # for `synk.fork`
@@ -154,10 +155,7 @@ class Hosts:
             )
 
     def _await(self, ready):
-        deadline = time.monotonic() + START_SECONDS
-        while not ready():
-            assert time.monotonic() < deadline, f"hosts do not start: see {self.folder}"
-            time.sleep(0.02)
+        wait_until(ready, START_SECONDS, f"hosts do not start: see {self.folder}")
 
     def _is_apart(self, process):
         with contextlib.suppress(OSError):

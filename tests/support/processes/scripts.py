@@ -10,10 +10,11 @@ import contextlib
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+
+from support.processes.waiting import wait_until
 
 warm = None  # a `warm.Warm` while there is one
 
@@ -194,10 +195,8 @@ def alive(pid):
 
 def check_gone(pids, seconds):
     """All of these processes end in time."""
-    deadline = time.monotonic() + seconds
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, f"still alive after {seconds} s: {list(filter(alive, pids))}"
-        time.sleep(0.02)
+    pids = list(pids)
+    wait_until(lambda: not any(map(alive, pids)), seconds, f"some of {pids} are alive after {seconds} s")
 
 
 CHECK_DEATH = """

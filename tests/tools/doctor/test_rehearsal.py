@@ -1,11 +1,10 @@
 """The run of two ranks that the doctor tries."""
 
 import sys
-import time
 
 import pytest
 
-from support.processes.scripts import alive
+from support.processes.scripts import check_gone
 from synk.tools.doctor import rehearsal
 from synk.tools.doctor.finding import Level, examined
 
@@ -29,10 +28,7 @@ def test_a_rehearsal_that_hangs_is_ended_with_all_its_processes(tmp_path, by_its
     say = "import os, time; print(os.fork(), file=open({!r}, 'a'), flush=True)"
     hang = say + "; os.closerange(1, 3); time.sleep(60)"
     found = examined(played, hang.format(str(told)), 2 if by_itself else 60, seconds=60 if by_itself else 2)
-    deadline = time.monotonic() + 5
-    while any(map(alive, filter(None, map(int, told.read_text().split())))):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    check_gone(filter(None, map(int, told.read_text().split())), 5)
     assert found.found == (
         "import synk: no end after 2 s" if by_itself else "could not be checked within 2 s"
     )

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from support.machines.hosts import INTERFACE
+from support.processes.waiting import wait_until
 
 SECONDS = 20.0  # within which a run that cannot start says so
 
@@ -93,10 +94,7 @@ def test_a_host_that_cannot_have_so_many_ranks_is_named_and_nothing_is_left(host
     ended = hosts.run("h1", [sys.executable, "-W", "always::ResourceWarning", "-c", TOO_MANY])
     assert ended.stdout.startswith("host h2 could not start its ranks: ")
     assert "unclosed" not in ended.stdout
-    deadline = time.monotonic() + SECONDS
-    while hosts.left("h1") or hosts.left("h2"):  # a guard tidies up
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not (hosts.left("h1") or hosts.left("h2")), SECONDS)  # a guard tidies up
 
 
 TIMED = """

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from support.machines.mpi_group import MpiGroup, launch_here, missing
 from support.processes.leaks import processes
 from support.processes.scripts import check_gone
+from support.processes.waiting import wait_until
 from support.slow import slow
 from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.mpi_job import MpiJob
@@ -44,15 +44,8 @@ def start():
 def job(start):
     """A job of two processes that both run."""
     job = start(SLEEP)
-    until(lambda: job.log.tail().count("ready") == 2)
+    wait_until(lambda: job.log.tail().count("ready") == 2, PATIENCE)
     return job
-
-
-def until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def left_of(pid):
@@ -97,7 +90,7 @@ def test_a_guard_that_is_stopped_holds_nothing_up(job):
 
 def test_the_end_of_a_job_is_noticed_with_its_last_words(start):
     job = start("import sys; sys.exit('the reason')")
-    until(lambda: job.exit_code() is not None)
+    wait_until(lambda: job.exit_code() is not None, PATIENCE)
     assert job.exit_code() == 1
     assert "the reason" in job.log.tail()
     assert left_of(job.pid) == []
@@ -150,7 +143,7 @@ with limited_start(sys.argv[1], seconds=0.1):
 def test_a_process_that_does_not_join_its_job_in_time_ends_with_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], timeout=PATIENCE)
     assert done.returncode == -signal.SIGTERM
-    until(lambda: list(tmp_path.iterdir()) == [])
+    wait_until(lambda: list(tmp_path.iterdir()) == [], PATIENCE)
 
 
 MASTER = """
@@ -185,7 +178,7 @@ def test_a_job_ends_with_its_master(what):
     )
     assert told.returncode == -signal.SIGKILL
     pid = int(told.stdout)
-    until(lambda: left_of(pid) == [])
+    wait_until(lambda: left_of(pid) == [], PATIENCE)
 
 
 def pid(leaders, watch):

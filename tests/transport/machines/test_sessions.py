@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from support.processes.scripts import check_gone
+from support.processes.waiting import wait_until
 from synk.transport.machines import sessions
 
 SECONDS = 20
@@ -99,7 +99,4 @@ def test_what_a_daemon_has_left_is_removed_and_its_session_ends(daemon, end):
     daemon.send_signal(end)
     assert daemon.stdout.read() == "", "the login does not wait for the guard"
     check_gone([leader], SECONDS)
-    deadline = time.monotonic() + SECONDS
-    while daemon.left():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not daemon.left(), SECONDS)
