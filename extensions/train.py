@@ -2,7 +2,8 @@
 
     step(*data) = gradient(*data) -> all_reduce(flat vectors, "sum") -> update()
 
-The three run as one command on every rank: one message, one reply.
+They run as one command on every rank: one message, one reply. Where the rule is elementwise, each rank
+all-reduces and updates its part of the parameters alone (`synk.sharded_update`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def make_train_function(
     bcast_inputs: Sequence[Any] | None = None,
     sliceable_shareds: Sequence[Any] | None = None,
     check_finite: bool = False,
+    shard: str | None = "auto",
     **options: Any,
 ) -> synk.Function:
     """Build a function whose call is one training step on all ranks.
@@ -75,6 +77,11 @@ def make_train_function(
     check_finite : bool
         Whether each rank looks for NaN and infinities in its gradient, before the ranks add them up: then
         `synk.NonFinite` names the rank, and the parameters are what they were.
+    shard : {"auto", "state", None}
+        "auto": parameters and the state of the rule live once in the memory of a machine, and each rank
+        updates a part of them, where the rule is elementwise and ranks compute on cores of one machine; else
+        every rank updates all. ``step.explain()`` says which, and why. "state": raise ValueError if they
+        cannot. None: every rank updates all. Numbers are the same.
     **options
         Of the rule.
 
@@ -101,15 +108,16 @@ def make_train_function(
     """
     if not callable(update_rule):
         raise TypeError(f"update_rule={update_rule!r} is no rule; pass one, such as updates.adam")
+    if shard not in ("auto", "state", None):
+        raise ValueError(f"shard={shard!r} is unknown; choose 'auto', 'state' or None")
     params, bcast_inputs = listed(params), [] if bcast_inputs is None else listed(bcast_inputs)
     warn_of_frozen(loss, updates)
     grad_updates, param_updates, flat_gradient = update_rule(loss, params, **options)
     check_common(Updates(grad_updates, param_updates, flat_gradient), "make_train_function")
     common, local = split_updates(updates)
-    vector_updates, assignments, vectors = add_up(common)
-    assignments = [*param_updates, *assignments]
-    needed = set(ancestors([new for _, new in assignments]))
-    of_update = [variable for variable in bcast_inputs if variable in needed]
+    vector_updates, of_values, vectors = add_up(common)
+    assignments = [*param_updates, *of_values]
+    of_update = _needed(bcast_inputs, assignments)
     gradient = synk.function(
         inputs,
         loss if outputs is None else [loss, *_listed(outputs)],
@@ -121,14 +129,33 @@ def make_train_function(
         # A learning rate is an input of the step, though only its last part reads it.
         on_unused_input="ignore" if of_update else "raise",
     )
-    update = synk.function([], bcast_inputs=of_update, updates=assignments, givens=givens, name="update")
+
+    def assigning(pairs: Sequence[tuple[Any, Any]], name: str = "update") -> synk.Function:
+        return synk.function(
+            [], bcast_inputs=_needed(bcast_inputs, pairs), updates=pairs, givens=givens, name=name
+        )
+
+    update = assigning(assignments)
     reduced = [flat_gradient, *vectors]
     look = [partial(synk.check_finite, reduced)] if check_finite else []
     all_reduce = partial(synk.all_reduce, reduced, op="sum")
-    step = synk.sequence(gradient, *look, all_reduce, update, name="train")
+    if shard is None:
+        finish = [all_reduce, update]
+    else:
+        of_params = assigning(param_updates) if vectors else update
+        finish = [synk.sharded_update(of_params, flat_gradient, required=shard == "state")]
+        if vectors:
+            finish += [partial(synk.all_reduce, vectors, op="sum"), assigning(of_values, "values")]
+    step = synk.sequence(gradient, *look, *finish, name="train")
     step.parts = TrainParts(gradient, all_reduce, update, params)
     step.state = tuple(variable for variable, *_ in [*assignments, *local])
     return step
+
+
+def _needed(inputs: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """Return those inputs on which a new value depends."""
+    needed = set(ancestors([new for _, new in pairs]))
+    return [variable for variable in inputs if variable in needed]
 
 
 def warn_of_frozen(loss: Any, updates: Any) -> None:

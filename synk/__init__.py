@@ -533,6 +533,57 @@ def function(
     )
 
 
+def sharded_update(
+    update: Function, flat: Any, *, required: bool = False, name: str | None = None
+) -> Function:
+    """Make a function that adds up a vector over the ranks, and of whose updates each rank computes a part.
+
+    It does what ``synk.sequence((synk.all_reduce, flat, "sum"), update)`` does. Where it can, the updated
+    variables live once in the memory of the machine, one behind the other, and each rank adds up its part of
+    all ranks' vectors and updates the same part of the variables: no rank computes what another does, and
+    memory holds parameters and the state of the rule once. It can if the updates are elementwise along
+    ``flat``, and all ranks compute on cores of one machine. Else it is that sequence; ``explain`` says why.
+
+    Other functions and collectives may use and change the variables as before. What changes them by other
+    means gives each rank an array of its own first, and the next call lays them out again.
+
+    Parameters
+    ----------
+    update : Function
+        Made by `synk.function`, without scattered inputs and outputs. Its updates read ``whole(flat)``, the
+        sum. They are elementwise along it if each reads the piece ``whole(flat)[i:j].reshape(shape)`` of its
+        variable, the last element ``whole(flat)[-1]``, numbers, and variables that are updated along the same
+        piece; and if the rule is the same for all pieces.
+    flat : shared vector
+        Per rank: each rank has its part of the sum. Of float32 or float64, or every rank updates all.
+    required : bool
+        Whether to raise where every rank would have to update all variables.
+    name : str, optional
+
+    Returns
+    -------
+    Function
+        Its inputs are those of ``update``.
+
+    Raises
+    ------
+    TypeError
+        If ``update`` is no such function, or ``flat`` no such vector.
+    ValueError
+        If ``required``, and the update cannot be divided among the ranks; the message says why.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes its update so wherever the rule allows it.
+
+    References
+    ----------
+    Rajbhandari, Rasley, Ruwase and He (2020), "ZeRO: memory optimizations toward training trillion parameter
+    models", arXiv:1910.02054: there with a copy of the parameters for each rank.
+    """
+    return _current.session("sharded_update").sharded_update(update, flat, required, name)
+
+
 def sequence(*items: Any, name: str | None = None) -> Function:
     """Join functions and collectives into one command on every rank.
 

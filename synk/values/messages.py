@@ -9,7 +9,7 @@ other messages prepare a later `Command`: workers read them in the order in whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 from synk.values.errors import Failure
@@ -106,6 +106,12 @@ class UseStorage(NamedTuple):
     arrays: tuple[ArrayRef, ...]
 
 
+class LeaveStorage(NamedTuple):
+    """Copy shared variables from shared memory into each rank's own memory."""
+
+    identities: tuple[int, ...]
+
+
 class Build(NamedTuple):
     """Make a function, which is still symbolic: every rank compiles it for its own device."""
 
@@ -169,7 +175,7 @@ class Step:
             yield from parts_in(getattr(self, name), readers)
 
     def __reduce__(self) -> Any:
-        return type(self), tuple([getattr(self, name) for name in self.__slots__])
+        return type(self), tuple([getattr(self, one.name) for one in fields(self)])  # type: ignore[arg-type]
 
 
 def parts_in(value: Any, readers: Readers) -> Iterator[Part]:

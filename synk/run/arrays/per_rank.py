@@ -21,7 +21,7 @@ from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
 from synk.values.script_frames import warn_the_script
 
-OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
+OWN, ROWS, FIRST, LEFT, SPENT = "own", "rows", "first", "left", "spent"
 
 
 class Cause(NamedTuple):
@@ -31,10 +31,11 @@ class Cause(NamedTuple):
     ----------
     what : str
         The cause as errors name it: ``"synk.scatter"``.
-    kind : {"rows", "first", "left", "own"}
+    kind : {"rows", "first", "left", "spent", "own"}
         "rows": each rank has its part of the rows of one array, in rank order. "first": only rank 0's value
         was changed. "left": the variable was per rank in a run that is closed; only rank 0's value is left,
-        and all ranks of the present run have that. "own": any other difference.
+        and all ranks of the present run have that. "spent": each rank has its part of a sum that was used;
+        nothing needs the parts any more. "own": any other difference.
     """
 
     what: str
@@ -61,6 +62,7 @@ class Effect(NamedTuple):
     # Updated variables, each with the variables from which its value is computed, itself perhaps: it is per
     # rank after the step if one of those was before.
     computed_from: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    takes_parts: tuple[int, ...] = ()  # the step adds these up: it is refused if one is equal on all ranks
     leaves_parts: tuple[int, ...] = ()  # variables in which each rank has its part of a sum after the step
     replaces: str = ""  # the name of a collective that replaces such parts by something other than their sum
 
@@ -98,6 +100,9 @@ class PerRank:
                     raise ValueError(
                         _refusal(effect.name, self._variables[variable], state[variable], remedy)
                     )
+            for variable in effect.takes_parts if self._ranks.n_ranks > 1 else ():
+                if variable not in state and not lost.has(variable):
+                    raise ValueError(_already_added(effect.name, self._variables[variable]))
             # Updated variables inherit "per rank" from what they are computed from, by the state before the
             # step.
             spread = [(made, one) for made, of in effect.computed_from for one in of if one in state]
@@ -127,6 +132,10 @@ class PerRank:
     def of(self, identity: int | None) -> Cause | None:
         """Return why a variable is per rank; None if it is equal on all ranks, or not sent to them yet."""
         return None if identity is None else self.now.get(identity)
+
+    def spent(self) -> set[int]:
+        """Return the identities of variables whose values nothing needs any more."""
+        return {variable for variable, since in self.now.items() if since.kind == SPENT}
 
     def note_set(self, variable: int) -> None:
         """Note that the script has set a variable on rank 0 only."""
@@ -160,6 +169,10 @@ class LostParts:
     def __init__(self) -> None:
         self._parts: set[int] = set()
         self._by: dict[int, str] = {}
+
+    def has(self, variable: int) -> bool:
+        """Tell whether a variable holds parts of a sum that no collective has replaced."""
+        return variable in self._parts
 
     def note(self, effect: Effect) -> None:
         """Note the effect of the next step of the command."""
@@ -207,6 +220,15 @@ def _replaced(function: str, variable: Any, collective: str, remedy: str) -> str
     return (
         f"function {function!r} takes {describe(variable)} as the sum of all ranks' parts, but {collective} "
         f"has put something else in their place; call synk.all_reduce({called}, 'sum') there, or {remedy}"
+    )
+
+
+def _already_added(function: str, variable: Any) -> str:
+    """Return the message of the error for a variable that has no parts of a sum for a step that adds them."""
+    called = variable.name or "variable"
+    return (
+        f"function {function!r} adds up the ranks' parts of {describe(variable)} by itself, but its values "
+        f"are equal on all ranks: leave synk.all_reduce({called}) out, and call what makes the parts before"
     )
 
 

@@ -4,6 +4,10 @@ A variable is stored there at its first collective and stays: programs update it
 all ranks' values without copying them anywhere first. Each rank has an array of its own, and shapes may
 differ, since scattered rows need not divide evenly.
 
+Variables that a sharded update changes live there once: all ranks of the machine have the same array
+(`SharedStorage.place_once`). Whatever else changes such a variable gives each rank an array of its own first:
+collectives by `ensure` and `place`, functions by `separate`.
+
 If there are several machines, each has its own copy of a block (a segment that variables share), of the same
 number and length, with the arrays of its own ranks. The place of a rank is its number among the ranks of its
 machine; ranks at the same place have their arrays at the same offset.
@@ -23,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from synk.run.arrays.ranks_by_machine import RanksByMachine
@@ -41,6 +46,14 @@ class Extent(NamedTuple):
 
     offset: int
     nbytes: int
+
+
+class VectorOnce(NamedTuple):
+    """Variables that live once, one behind the other in a vector."""
+
+    dtype: str
+    length: int  # elements
+    places: tuple[tuple[int, int, tuple[int, ...]], ...]  # identity, first element, shape
 
 
 class VariableMemory(NamedTuple):
@@ -74,6 +87,10 @@ def divide_among_blocks(
         yield end, block
 
 
+def _nbytes(vector: VectorOnce) -> int:
+    return vector.length * np.dtype(vector.dtype).itemsize
+
+
 def _extents(start: int, sizes: Sequence[int]) -> tuple[Extent, ...]:
     """Return extents of these sizes, one behind the other from byte ``start``."""
     stops = itertools.accumulate(sizes, initial=start)
@@ -90,7 +107,7 @@ class SharedStorage:
 
     ``post(message)`` sends a message to all workers. ``is_used`` is False if values are not on the host: a
     copy in shared memory would cost memory and time.
-    ``on_release(identity)`` is called for each variable whose storage is given up.
+    ``on_release(identity)`` is called for each variable that leaves its place, or begins to live once.
     """
 
     def __init__(
@@ -110,6 +127,7 @@ class SharedStorage:
         self._on_release = on_release
         self._placements: dict[int, VariableMemory] = {}  # by variable
         self._in_segment: dict[int, set[int]] = {}  # by segment: the variables stored in it
+        self._once: set[int] = set()  # variables of which all ranks have the same array
         self._reshaped: set[int] = set()  # variables whose values no longer have the shapes of their arrays
         own.on_drop = self.release
 
@@ -125,7 +143,8 @@ class SharedStorage:
         """
         wanted = {}
         for identity in identities if self._is_active else ():
-            shape, known = self._own.value(identity).shape, self._placements.get(identity)
+            shape = self._own.value(identity).shape
+            known = None if identity in self._once else self._placements.get(identity)
             whole = alike or identity in self._reshaped
             compared = () if known is None else known.refs if whole else known.refs[:1]
             if not compared or any(ref.shape != shape for ref in compared):
@@ -177,8 +196,73 @@ class SharedStorage:
 
     def _has(self, identity: int, shapes: Shapes) -> bool:
         """Tell whether a variable is stored in arrays of exactly these shapes."""
-        known = self._placements.get(identity)
+        known = None if identity in self._once else self._placements.get(identity)
         return known is not None and [ref.shape for ref in known.refs] == list(shapes)
+
+    # --- variables that live once ------------------------------------------------------------------
+
+    def place_once(self, vectors: Sequence[VectorOnce]) -> tuple[messages.ArrayRef, ...] | None:
+        """Let variables live once, laid out in vectors; return references to the vectors.
+
+        The variables must be equal on all ranks, and the ranks must be on one machine. Each rank copies its
+        values there at the next call of `RankVariables.shared_arrays`. None if there is no room.
+        """
+        offsets = list(itertools.accumulate([_reserved(_nbytes(one)) for one in vectors], initial=0))
+        first = self._placements.get(vectors[0].places[0][0])
+        segment = first.segment if first is not None else -1
+        refs = self._refs_once(segment, vectors, offsets)
+        if not all(self._is_once_at(identity, ref) for identity, ref in refs):
+            try:
+                segment = self._segments.allocate(offsets[-1])
+            except SharedMemoryFull:
+                return None
+            refs = self._refs_once(segment, vectors, offsets)
+            self._store_once(segment, refs)
+        return tuple(
+            [
+                messages.ArrayRef(segment, one.dtype, (one.length,), offset)
+                for one, offset in zip(vectors, offsets, strict=False)
+            ]
+        )
+
+    def _is_once_at(self, identity: int, ref: messages.ArrayRef) -> bool:
+        return identity in self._once and self._placements[identity].refs[0] == ref
+
+    def _refs_once(
+        self, segment: int, vectors: Sequence[VectorOnce], offsets: Sequence[int]
+    ) -> list[tuple[int, messages.ArrayRef]]:
+        """Return the variables of vectors at these offsets, each with a reference to its array."""
+        refs = []
+        for one, offset in zip(vectors, offsets, strict=False):
+            itemsize = np.dtype(one.dtype).itemsize
+            for identity, start, shape in one.places:
+                ref = messages.ArrayRef(segment, one.dtype, shape, offset + start * itemsize)
+                refs.append((identity, ref))
+        return refs
+
+    def _store_once(self, segment: int, refs: Sequence[tuple[int, messages.ArrayRef]]) -> None:
+        """Store variables at one place each for all ranks, and tell all ranks."""
+        n_ranks = self._ranks.n_ranks
+        self._in_segment[segment] = {identity for identity, _ in refs}
+        for identity, ref in refs:
+            self.release(identity)
+            self._on_release(identity)  # also of those that were nowhere: functions update them in place
+            self._placements[identity] = VariableMemory(segment, (), (ref,) * n_ranks)
+        self._once.update(identity for identity, _ in refs)
+        self._post(messages.Several(tuple([messages.UseStorage(one, (ref,) * n_ranks) for one, ref in refs])))
+        for identity, ref in refs:
+            self._own.use_storage(identity, [self._segments.array(ref)] * n_ranks, place=0)
+
+    def separate(self, identities: Iterable[int]) -> None:
+        """Give each rank its own copy of those variables that live once: each rank is about to change it."""
+        once = tuple([identity for identity in identities if identity in self._once])
+        if once:
+            self._post(messages.LeaveStorage(once))
+            self._own.leave_storage(once)
+            for identity in once:
+                self.release(identity)
+
+    # --- where variables are -----------------------------------------------------------------------
 
     def take_stored(self, identity: int) -> None:
         """Make the stored array of rank 0 its value; the other ranks do so in a step of the command."""
@@ -221,7 +305,7 @@ class SharedStorage:
 
     def _has_room_for(self, identity: int, sizes: Sequence[int]) -> bool:
         """Tell whether a variable's extents have room for these sizes, by place, at most twice as much."""
-        known = self._placements.get(identity)
+        known = None if identity in self._once else self._placements.get(identity)
         return known is not None and all(
             nbytes <= extent.nbytes <= 2 * _reserved(nbytes)
             for nbytes, extent in zip(sizes, known.extents, strict=True)
@@ -254,6 +338,7 @@ class SharedStorage:
     def release(self, identity: int) -> None:
         """Give up the storage of a variable; safe in finalizers, at any moment."""
         self._reshaped.discard(identity)
+        self._once.discard(identity)
         known = self._placements.pop(identity, None)
         if known is None:
             return

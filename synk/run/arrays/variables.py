@@ -6,7 +6,7 @@ Share -> RankVariables.add ... value, assign, shared_arrays -> programs and coll
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -169,13 +169,13 @@ class RankVariables:
         """Make this rank's array in shared memory, which somebody else has written, the variable's value."""
         self._variables[identity].container.storage[0] = self._storage[identity].mine
 
-    def leave_storage(self) -> None:
-        """Copy all variables into this process's own memory again."""
-        for identity in self._storage:
+    def leave_storage(self, identities: Iterable[int] | None = None) -> None:
+        """Copy variables, by default all, into this process's own memory again."""
+        for identity in list(self._storage if identities is None else identities):
             storage = self._variables[identity].container.storage
             if not storage[0].flags.owndata:  # it is in shared memory, perhaps in an array of former storage
                 storage[0] = storage[0].copy()
-        self._storage.clear()
+            self._storage.pop(identity, None)
 
     def leave_device(self) -> None:
         """Bring all values that programs left on the device to the host."""

@@ -6,7 +6,7 @@ Definition -> GraphFunction.ready: every rank has the function -> prepare: plan 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -23,16 +23,16 @@ from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, Effect, is_tracked
 from synk.run.functions.announced_rows import AnnouncedRows
 from synk.run.functions.call_plan import CallPlan, plan_call
-from synk.run.functions.function import Function
 from synk.run.functions.prepared import PreparedStep
 from synk.run.functions.selections import CallOptions
 from synk.run.functions.specify import to_spec
+from synk.run.functions.step_function import StepFunction
 from synk.values import messages
 from synk.values.by_value import Code
 from synk.values.reduction import Output, combine
 
 
-class GraphFunction(Function):
+class GraphFunction(StepFunction):
     """A function of one PyTensor graph, made by `synk.function`.
 
     ``written`` is the definition as the script wrote it, ``definition`` the one that the ranks compute, with
@@ -155,6 +155,10 @@ class GraphFunction(Function):
         self.ready()
         return [self._effect]
 
+    def effect(self) -> Effect:
+        """Return the effect of a call on shared variables, without sending the function to the ranks."""
+        return self._effect if self._spec is not None else self._effect_of(self._definition)
+
     def check_alone(self, made: set[Any]) -> None:
         written = self._written
         read = ancestors(written.results)
@@ -173,6 +177,7 @@ class GraphFunction(Function):
         number = self.ready()
         since = f"{self.name!r}.as_pytensor, which updates it on rank 0 only"
         effect = Effect((), self.updated(), since, kind=FIRST)
+        self._owner.memory.shared_storage.separate(self._reshapes)
         self._owner.memory.per_rank.now = self._owner.memory.per_rank.after([effect])
         values = self._owner.functions.run_alone(number, arrays)
         return [output.with_rows_in_place(value) for output, value in zip(self._outputs, values, strict=True)]
@@ -193,7 +198,7 @@ class GraphFunction(Function):
     def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
         if self._first is None:
             return super()._run_anew(inputs, options)
-        expected = self._first.expected(self._plan(inputs, options).whole_inputs())
+        expected = self._first.expected(self.plan(inputs, options).whole_inputs())
         values = super()._run_anew(inputs, options)
         first, self._first = self._first, None
         first.compare(values, expected, self._owner.n_ranks)
@@ -206,9 +211,6 @@ class GraphFunction(Function):
                 f"{self.name!r} has check='first': call it once by itself before it joins a sequence"
             )
 
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
-        yield [self.prepare_step(values, options)]
-
     def sliced_variables(self) -> tuple[int, ...]:
         """Return the identities of the sliceable shared variables."""
         self.ready()
@@ -217,11 +219,14 @@ class GraphFunction(Function):
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
         """Check a call, and return its only step."""
         self.ready()
-        plan = self._plan(values, options)
+        plan = self.plan(values, options)
         step = plan.step(self._number, self._owner.memory.staging, self._announced)
-        return PreparedStep(step, self._finish, self._reshapes, plan.reuse(step), self._code)
+        self._owner.memory.shared_storage.separate(self._reshapes)
+        reuse = plan.reuse(step)
+        reuse = reuse and reuse._replace(updates=self._reshapes)
+        return PreparedStep(step, self._finish, self._reshapes, reuse, self._code)
 
-    def _plan(self, values: Sequence[Any], options: CallOptions) -> CallPlan:
+    def plan(self, values: Sequence[Any], options: CallOptions) -> CallPlan:
         """Check a call, and decide which rows it reads."""
         definition, owner = self._definition, self._owner
         lengths = owner.memory.lengths.of(self._spec.sliceables) if definition.sliceables else ()

@@ -92,6 +92,7 @@ class OnRanks:
         since = f"synk.on_ranks, where {self._label} may change it"
         effects = [Effect(leaves_per_rank=tuple(changed), since=since)]
         owner.memory.lengths.forget(changed)
+        owner.memory.shared_storage.separate(changed)
         for data in (one for one in self._referenced if isinstance(one, Data)):
             data.note_written()
         try:

@@ -45,6 +45,7 @@ class ReuseConditions(NamedTuple):
     length: int | None = None  # number of rows of the Data from which ``batch`` selects
     indices: messages.ArrayRef | None = None  # of the staging buffer with the index list
     variables: Sequence[int] = ()  # identities of variables that must stay where they are in shared memory
+    updates: Sequence[int] = ()  # identities of variables that the step changes; if one moves, prepare anew
 
 
 class PreparedStep(NamedTuple):
@@ -112,7 +113,7 @@ class PreparedCommand:
         calls = [step for step in self.steps if isinstance(step, messages.Call)]
         refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
         self.segments = {ref.segment for ref in refs}
-        self.variables = {variable for entry in known for variable in entry.variables}
+        self.variables = {one for entry in known for one in (*entry.variables, *entry.updates)}
         lengths = {entry.length for entry in known if entry.length is not None}
         watched: list[Any] = [memory.shared_storage.stored_arrays(entry.variables) for entry in known]
         if None in self._reuse or len(lengths) > 1 or None in watched:

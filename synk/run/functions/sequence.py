@@ -13,9 +13,9 @@ from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect
 from synk.run.functions.function import Function
-from synk.run.functions.graph_function import GraphFunction
 from synk.run.functions.prepared import PreparedStep, ReuseConditions
 from synk.run.functions.selections import CallOptions
+from synk.run.functions.step_function import StepFunction
 
 
 class Item(Protocol):
@@ -43,13 +43,13 @@ class SequenceFunction(Function):
     def __init__(self, owner: Owner, items: Sequence[Any], name: str | None):
         if not items:
             raise TypeError("sequence() needs functions and collectives, got none")
-        self._items: list[GraphFunction | Item] = []
+        self._items: list[StepFunction | Item] = []
         with owner.turn("sequence"):
             for item in map(_as_item, items):
-                if not isinstance(item, GraphFunction):
+                if not isinstance(item, StepFunction):
                     item.prepare(owner)  # raises errors of its arguments here, not at the first call
                 self._items.append(item)
-        self._functions = [item for item in self._items if isinstance(item, GraphFunction)]
+        self._functions = [item for item in self._items if isinstance(item, StepFunction)]
         for function in self._functions:
             function.check_open()  # its run may have been closed; from now on both belong to the same run
             function.check_compared()
@@ -78,7 +78,7 @@ class SequenceFunction(Function):
     def outputs(self) -> tuple[Any, ...]:
         found: list[Any] = []
         for item in self._items:
-            found += item.outputs if isinstance(item, GraphFunction) else [None] * item.has_result
+            found += item.outputs if isinstance(item, StepFunction) else [None] * item.has_result
         return tuple(found)
 
     def as_written(self, values: list[Any]) -> Any:
@@ -91,7 +91,7 @@ class SequenceFunction(Function):
     def explanation(self) -> list[str]:
         lines = []
         for number, item in enumerate(self._items, start=1):
-            if isinstance(item, GraphFunction):
+            if isinstance(item, StepFunction):
                 first, *others = item.explanation()
                 lines += [f"{number}. {first}", *others]
             else:
@@ -102,7 +102,7 @@ class SequenceFunction(Function):
     def graph_text(self) -> list[str]:
         lines = []
         for item in self._items:
-            lines += item.graph_text() if isinstance(item, GraphFunction) else [item.name]
+            lines += item.graph_text() if isinstance(item, StepFunction) else [item.name]
         return lines
 
     def can_batch_s(self) -> bool:
@@ -111,14 +111,14 @@ class SequenceFunction(Function):
     def effects(self) -> list[Effect | None]:
         found: list[Effect | None] = []
         for item in self._items:
-            found += item.effects() if isinstance(item, GraphFunction) else [item.effect(self._owner)]
+            found += item.effects() if isinstance(item, StepFunction) else [item.effect(self._owner)]
         return found
 
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         given = dict(zip(self.inputs, values, strict=True))
         prepared: list[PreparedStep] = []
         for item in self._items:
-            if not isinstance(item, GraphFunction):
+            if not isinstance(item, StepFunction):
                 prepared.append(item.prepare(self._owner))
                 continue
             reshaped = {variable for entry in prepared for variable in entry.reshapes}
@@ -132,7 +132,7 @@ class SequenceFunction(Function):
         yield prepared
 
     def _with_sequence_positions(
-        self, function: GraphFunction, reuse: ReuseConditions | None
+        self, function: StepFunction, reuse: ReuseConditions | None
     ) -> ReuseConditions | None:
         """Return the conditions of a function's step, with positions among the inputs of the sequence."""
         if reuse is None:
@@ -153,9 +153,9 @@ class SequenceFunction(Function):
         ]
 
 
-def _as_item(item: Any) -> GraphFunction | Item:
+def _as_item(item: Any) -> StepFunction | Item:
     """Return a function unchanged, or the collective that a partial or a tuple stands for."""
-    if isinstance(item, GraphFunction):
+    if isinstance(item, StepFunction):
         return item
     if isinstance(item, tuple) and item and callable(item[0]):
         item = partial(item[0], *item[1:])
@@ -168,7 +168,7 @@ def _as_item(item: Any) -> GraphFunction | Item:
     return collective.of(item.args, item.keywords)
 
 
-def _options_for(options: CallOptions, function: GraphFunction) -> CallOptions:
+def _options_for(options: CallOptions, function: StepFunction) -> CallOptions:
     """Return the options of a sequence's call that apply to one of its functions."""
     return CallOptions(
         batch=options.batch if function.can_batch() else None,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from synk.exact.run_values import copy_of, describe
-from synk.run.arrays.per_rank import LEFT, ROWS, State
+from synk.run.arrays.per_rank import LEFT, ROWS, SPENT, State
 from synk.run.arrays.run_memory import RunMemory
 from synk.run.arrays.variables import stream
 from synk.transport.memory.shm import Segment
@@ -137,6 +137,8 @@ class Recovery:
                 self._memory.variables.assign(share.identity, copy_of(self._committed[share.identity][0]))
             else:
                 since = before.get(share.identity)
+                if since is not None and since.kind == SPENT:
+                    continue
                 own = f" (per rank since {since.what})" if since is not None else ""
                 missing.append(repr(share.name or share.type) + own)
         return missing

@@ -50,8 +50,8 @@ class Rank:
         self.has_garbage = False  # whether graphs were dropped: their cycles wait for the garbage collector
         self._programs: dict[int, RankProgram] = {}  # by the function's number
         self.objects: dict[int, Callable[..., Any]] = {}  # the objects of `synk.on_ranks`, by number
-        self._bound: dict[int, BoundStep] = {}  # by function: its last call, with the arrays it refers to
-        segments.before_drop = self._bound.clear  # these arrays would keep a dropped segment in memory
+        self.bound: dict[int, Any] = {}  # by function: its last step, with the arrays that it refers to
+        segments.before_drop = self.bound.clear  # these arrays would keep a dropped segment in memory
         self._shards = Shards(self.rank, self.n_ranks)
         self.recorder: Any = None  # while a `synk.timeline` is open
 
@@ -76,7 +76,7 @@ class Rank:
         """Work with new workers from now on, after a restart."""
         self.peers, self.communicator = peers, communicator
         self._shards = Shards(self.rank, self.n_ranks)
-        self._bound.clear()  # they refer to the former shards
+        self.bound.clear()  # they refer to the former shards
 
     def get_ready(self) -> None:
         """Compile the C library that all programs call, while the rank is idle, on one rank per machine."""
@@ -105,11 +105,11 @@ class Rank:
 
     def build(self, message: messages.Build) -> None:
         self._programs[message.function] = RankProgram(message.spec, self._context)
-        self._bound.pop(message.function, None)
+        self.bound.pop(message.function, None)
 
     def forget(self, message: messages.Forget) -> None:
         self._programs.pop(message.function, None)
-        self._bound.pop(message.function, None)
+        self.bound.pop(message.function, None)
         self._shards.forget(message.function)
         self.has_garbage = True
 
@@ -121,6 +121,9 @@ class Rank:
         first, place = self.rank - self.peers.place, self.peers.place
         mine = message.arrays[first : first + self.peers.n_places]
         self.variables.use_storage(message.identity, [self.segments.array(ref) for ref in mine], place)
+
+    def leave_storage(self, message: messages.LeaveStorage) -> None:
+        self.variables.leave_storage(message.identities)
 
     def unshare(self, message: messages.Unshare) -> None:
         self.variables.drop(message.identity)
@@ -144,12 +147,12 @@ class Rank:
         """Inside this context, run these programs instead of the ones of the same functions."""
         others = self._programs
         self._programs = {**others, **programs}
-        self._bound.clear()
+        self.bound.clear()
         try:
             yield
         finally:
             self._programs = others
-            self._bound.clear()
+            self.bound.clear()
 
     def builds(self) -> list[messages.Build]:
         """Return the messages from which another rank builds the functions that this one has."""
@@ -204,7 +207,7 @@ class Rank:
 
     def call(self, step: messages.Call) -> messages.Results | None:
         """Run a function on this rank's rows; return None if it has no rows."""
-        bound = self._bound.get(step.function)
+        bound = self.bound.get(step.function)
         if bound is None or bound.step is not step:
             bound = self._bind(step)
         program = bound.program
@@ -255,14 +258,17 @@ class Rank:
 
     def _bind(self, step: messages.Call) -> BoundStep:
         """Look up the program and arrays of a step, and keep them: the next call often has the same step."""
+        bound = self.bound[step.function] = self.bind(step)
+        return bound
+
+    def bind(self, step: messages.Call) -> BoundStep:
+        """Look up the program and the arrays of a step."""
         program = self._programs[step.function]
         arrays = [self.segments.array(ref) for ref in step.inputs]
         n_scattered = program.spec.n_scattered
         indices = None if step.indices is None else self.segments.array(step.indices)
         shards = self._shards_for(program)
-        bound = BoundStep(step, program, shards, arrays[:n_scattered], arrays[n_scattered:], indices)
-        self._bound[step.function] = bound
-        return bound
+        return BoundStep(step, program, shards, arrays[:n_scattered], arrays[n_scattered:], indices)
 
     def _shards_for(self, program: RankProgram) -> Any:
         """Return the `Shards` from which a program reads its rows."""
@@ -286,6 +292,7 @@ PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Detach: lambda rank, message, _: rank.detach(message),
     messages.Share: lambda rank, message, _: rank.variables.add(message),
     messages.UseStorage: lambda rank, message, _: rank.use_storage(message),
+    messages.LeaveStorage: lambda rank, message, _: rank.leave_storage(message),
     messages.Unshare: lambda rank, message, _: rank.unshare(message),
     messages.Build: lambda rank, message, _: rank.build(message),
     messages.Forget: lambda rank, message, _: rank.forget(message),

@@ -18,6 +18,7 @@ from synk.run.arrays.per_rank import Cause
 from synk.run.arrays.run_memory import RunMemory
 from synk.run.collectives.read import CommitStep, ShapesStep
 from synk.run.collectives.runner import CollectiveRunner
+from synk.run.collectives.sharded_update import ShardedUpdate
 from synk.run.device import Devices
 from synk.run.functions.graph_function import GraphFunction
 from synk.run.functions.on_ranks import OnRanks
@@ -115,6 +116,13 @@ class Session:
         self.functions.functions.add(made)
         return made
 
+    def sharded_update(
+        self, update: Any, flat: Any, required: bool = False, name: str | None = None
+    ) -> ShardedUpdate:
+        """Make an update of which each rank computes a part, as `synk.sharded_update`."""
+        self.check_open("sharded_update")
+        return ShardedUpdate(self, update, flat, required, name, self.function)
+
     def sequence(self, items: Sequence[Any], name: str | None = None) -> SequenceFunction:
         """Join functions and collectives to one function, as `synk.sequence`."""
         self.check_open("sequence")
@@ -139,7 +147,8 @@ class Session:
         """Keep the values of all shared variables, and the script's own ``values``, for `restart`."""
         script_values = copy.deepcopy(values)
         with self.turn("commit"), self.memory.shared.held() as identities:
-            self._recovery.keep(identities, self.run((CommitStep(identities),))[0], script_values)
+            kept = tuple([one for one in identities if one not in self.memory.per_rank.spent()])
+            self._recovery.keep(kept, self.run((CommitStep(kept),))[0], script_values)
 
     def timeline(self, path: Any) -> Timeline:
         """Start recording what all ranks do, as `synk.timeline`."""

@@ -1,0 +1,325 @@
+"""Find out whether updates are elementwise along a flat vector, so that each rank can compute a part.
+
+    updates, flat vector -> along -> VectorUpdates: variables laid out in vectors, one rule for all of them
+                                  -> NotElementwise: why not
+
+An update rule is written for each parameter; it reads the parameter's piece of the flat vector (`pieces_of`),
+the state that belongs to the parameter, and numbers that are the same for all elements. If it is elementwise
+and the same for all parameters, it can be computed for any part of the elements, wherever a parameter ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import Subtensor, get_constant_idx
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorConstant
+
+from synk.exact.collectives.marks import Whole
+from synk.exact.run_values import describe
+
+Pair = tuple[SharedVariable, Variable]
+Span = tuple[int, int]  # elements start:stop of the flat vector
+
+TOTAL, WEIGHT = ("total",), ("weight",)  # the keys of these leaves of a rule
+
+
+class NotElementwise(ValueError):
+    """Updates that cannot be computed part by part; the message says why."""
+
+
+class Place(NamedTuple):
+    """The place of a variable in a vector: elements from ``start`` on, in C order."""
+
+    variable: SharedVariable
+    start: int
+    shape: tuple[int, ...]
+
+
+class VectorUpdates(NamedTuple):
+    """Updates as a rule for vectors, in which the updated variables lie one behind the other.
+
+    Attributes
+    ----------
+    length : int
+        The number of elements of each vector: that of the flat vector without its weight.
+    places : tuple of tuple of Place
+        The variables of each vector; the first vector may be that of moments, the last that of parameters.
+    vectors : tuple of TensorVariable
+        An input for any part of each vector before the update.
+    total, weight : TensorVariable
+        Inputs for the same part of the flat vector, and for its last element, summed over the ranks.
+    values : tuple of TensorVariable
+        The part of each vector after the update.
+    others : tuple of (shared variable, new value)
+        Updates that read neither the flat vector nor the vectors: every rank computes them.
+    """
+
+    length: int
+    places: tuple[tuple[Place, ...], ...]
+    vectors: tuple[Any, ...]
+    total: Any
+    weight: Any
+    values: tuple[Any, ...]
+    others: tuple[Pair, ...]
+
+
+def along(updates: Sequence[Pair], flat: SharedVariable) -> VectorUpdates:
+    """Return the updates as a rule for vectors.
+
+    Parameters
+    ----------
+    updates : sequence of (shared variable, new value)
+        Graphs in which `whole` of the flat vector stands for its sum over the ranks.
+    flat : shared vector
+        The last element is the weight.
+
+    Raises
+    ------
+    NotElementwise
+        If the updates are not elementwise, or not the same for all variables.
+    """
+    length = len(flat.get_value(borrow=True)) - 1
+    reading = _Reading(updates, flat, length)
+    groups = list(reading.groups().values())
+    if not groups:
+        raise NotElementwise(f"no update reads the sum of {describe(flat)}")
+    _check_covers([group.span for group in groups], length, flat)
+    first, *others = groups
+    for group in others:
+        if group.rules != first.rules or group.dtypes() != first.dtypes():
+            one, other = describe(group.variables[0]), describe(first.variables[0])
+            raise NotElementwise(f"{one} is updated by another rule than {other}")
+    vectors = [TensorType(dtype, (None,))(f"part {k}") for k, dtype in enumerate(first.dtypes())]
+    total, weight = TensorType(flat.type.dtype, (None,))("total"), TensorType(flat.type.dtype, ())("weight")
+    leaves: dict[Any, Any] = {TOTAL: total, WEIGHT: weight}
+    leaves |= {("vector", k): one for k, one in enumerate(vectors)}
+    values = reading.rules.build(first.rules, leaves)
+    places = [
+        tuple(Place(group.variables[k], group.span[0], _shape(group.variables[k])) for group in groups)
+        for k in range(len(vectors))
+    ]
+    return VectorUpdates(
+        length, tuple(places), tuple(vectors), total, weight, tuple(values), tuple(reading.others)
+    )
+
+
+def _shape(variable: SharedVariable) -> tuple[int, ...]:
+    return tuple(variable.get_value(borrow=True).shape)
+
+
+def _check_covers(spans: Sequence[Span], length: int, flat: SharedVariable) -> None:
+    """Raise NotElementwise unless the spans follow each other from the first element to the last."""
+    end = 0
+    for start, stop in sorted(spans):
+        if start != end:
+            raise NotElementwise(
+                f"elements {min(start, end)}:{max(start, end)} of {describe(flat)} are not read once"
+            )
+        end = stop
+    if end != length:
+        raise NotElementwise(f"elements {end}:{length} of {describe(flat)} update nothing")
+
+
+class Rules:
+    """Rules by number: two graphs have the same number if they compute the same from corresponding leaves.
+
+    The key of a leaf is a tuple of its kind and what it is; that of a node has its Op, which of the node's
+    outputs it is, and the numbers of its inputs.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._variables: dict[int, Variable] = {}
+
+    def number(self, key: tuple[Any, ...]) -> int:
+        """Return the number of the rule with this key."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def number_of(self, variable: Variable) -> int:
+        """Return the number of a graph that is read as it is, with all of its own leaves."""
+        known: dict[Variable, int] = {}
+        for node in io_toposort([], [variable]):
+            for one in node.inputs:
+                known.setdefault(one, self.number(_leaf_key(one)) if one.owner is None else -1)
+            read = [known[one] for one in node.inputs]
+            known |= {one: self.number((node.op, k, *read)) for k, one in enumerate(node.outputs)}
+        found = known[variable] if variable.owner is not None else self.number(_leaf_key(variable))
+        self._variables.setdefault(found, variable)
+        return found
+
+    def build(self, rules: Sequence[int], leaves: Mapping[Any, Any]) -> list[Any]:
+        """Return the graphs of rules; ``leaves`` are the variables in place of leaves, by key."""
+        made = self._variables | {self.number(key): variable for key, variable in leaves.items()}
+        for key, number in self._numbers.items():  # a node's inputs come before it
+            if number not in made and isinstance(key[0], Elemwise) and all(one in made for one in key[2:]):
+                made[number] = key[0](*(made[one] for one in key[2:]))
+        return [made[number] for number in rules]
+
+
+def _leaf_key(variable: Variable) -> tuple[Any, ...]:
+    if isinstance(variable, TensorConstant):
+        return "constant", variable.type, variable.data.tobytes()
+    return "variable", variable
+
+
+class _Group(NamedTuple):
+    """The variables that are updated along one piece of the flat vector, and the numbers of their rules."""
+
+    span: Span
+    variables: list[SharedVariable]
+    rules: list[int]
+
+    def dtypes(self) -> list[str]:
+        return [one.type.dtype for one in self.variables]
+
+
+class _Reading:
+    """The graphs of updates, read from the new values down to the pieces of the flat vector.
+
+    Attributes
+    ----------
+    rules : Rules
+    others : list of (shared variable, new value)
+        The updates that read neither the flat vector nor what is updated along it.
+    """
+
+    def __init__(self, updates: Sequence[Pair], flat: SharedVariable, length: int):
+        self._flat, self._length = flat, length
+        self._new = dict(updates)
+        self._spans: dict[Variable, Span] = {}  # pieces of the flat vector
+        self._weights: set[Variable] = set()
+        self._roots: dict[Variable, frozenset[Any]] = {}  # what each variable is computed from, of `_root`
+        self._read_flat()
+        self._along = self._spread()
+        self.others = [pair for pair in self._new.items() if pair[0] not in self._along]
+        self.rules = Rules()
+        self._known: dict[Variable, int] = {}
+
+    def _read_flat(self) -> None:
+        """Find the pieces and the weight; other reads of the flat vector need all of its elements."""
+        slices: dict[Variable, Span] = {}
+        whole: set[Variable] = set()
+        for node in io_toposort([], list(self._new.values())):
+            read, variable = node.inputs[0] if node.inputs else None, node.outputs[0]
+            index = _constant_index(node) if read in whole else None
+            if isinstance(node.op, Whole) and read is self._flat:
+                whole.add(variable)
+            elif isinstance(index, slice) and index.indices(self._length + 1)[1] <= self._length:
+                slices[variable] = index.indices(self._length + 1)[:2]
+            elif index in (-1, self._length):
+                self._weights.add(variable)
+            elif read in slices and isinstance(node.op, Reshape):
+                self._spans[variable] = slices[read]
+            elif self._flat in node.inputs or not (whole | slices.keys()).isdisjoint(node.inputs):
+                raise NotElementwise(f"{node.op} needs all elements of {describe(self._flat)}")
+            roots = frozenset().union(*(self._roots_of(one) for one in node.inputs))
+            self._roots |= dict.fromkeys(node.outputs, roots)
+
+    def _roots_of(self, variable: Variable) -> frozenset[Any]:
+        """Return what a variable is computed from: pieces by their span, the weight, updated variables."""
+        if variable in self._spans:
+            return frozenset([self._spans[variable]])
+        if variable in self._weights:
+            return frozenset([WEIGHT])
+        if variable in self._new:
+            return frozenset([variable])
+        return self._roots.get(variable, frozenset())
+
+    def _spread(self) -> dict[SharedVariable, Span]:
+        """Return the piece of each updated variable that is updated along one, or reads one that is."""
+        along: dict[SharedVariable, Span] = {}
+        read = {variable: {variable} | self._roots_of(value) for variable, value in self._new.items()}
+        pieces = set(self._spans.values())
+        while True:
+            before = len(along)
+            for variable, roots in read.items():
+                spans = pieces & roots
+                spans |= {along[root] for root in roots if root in along}
+                if len(spans) > 1:
+                    raise NotElementwise(f"{describe(variable)} is computed from several parameters")
+                along |= dict.fromkeys([variable], *spans) if spans else {}
+            if len(along) == before:
+                return along
+
+    def groups(self) -> dict[Span, _Group]:
+        """Return the updated variables by the piece that they are updated along."""
+        groups: dict[Span, _Group] = {}
+        for variable, span in self._along.items():
+            if prod(_shape(variable)) != span[1] - span[0]:
+                raise NotElementwise(f"{describe(variable)} has not as many elements as its gradient")
+            if variable.type.dtype != self._new[variable].type.dtype:
+                raise NotElementwise(f"{describe(variable)} gets a value of another dtype")
+            groups.setdefault(span, _Group(span, [], [])).variables.append(variable)
+        for group in groups.values():
+            roles = {variable: k for k, variable in enumerate(group.variables)}
+            group.rules.extend(self._rule(self._new[variable], roles) for variable in group.variables)
+        return groups
+
+    def _rule(self, value: Variable, roles: Mapping[SharedVariable, int]) -> int:
+        """Return the number of a new value's rule; ``roles`` are the positions of the group's variables."""
+        known, waiting = self._known, [value]
+        while waiting:
+            variable = waiting[-1]
+            if variable not in known and (leaf := self._leaf(variable, roles)) is not None:
+                known[variable] = leaf
+            if variable in known:
+                waiting.pop()
+                continue
+            node = _elementwise_node(variable)
+            missing = [one for one in node.inputs if one not in known]
+            waiting += missing
+            if not missing:
+                read = [known[one] for one in node.inputs]
+                is_elemwise = isinstance(node.op, Elemwise)
+                known[variable] = self.rules.number((node.op, 0, *read)) if is_elemwise else read[0]
+        return known[value]
+
+    def _leaf(self, variable: Variable, roles: Mapping[SharedVariable, int]) -> int | None:
+        """Return the number of a variable that is read as it is; None if it is computed from others."""
+        if variable in self._spans:
+            return self.rules.number(TOTAL)
+        if variable in self._weights:
+            return self.rules.number(WEIGHT)
+        if variable in roles:
+            return self.rules.number(("vector", roles[variable]))
+        if variable.type.ndim == 0 and self._is_number(variable):
+            return self.rules.number_of(variable)
+        return None
+
+    def _is_number(self, variable: Variable) -> bool:
+        """Tell whether a 0-d variable is the same for all elements of the vectors, and before the update."""
+        return all(root in self._new and root not in self._along for root in self._roots_of(variable))
+
+
+def _constant_index(node: Apply) -> Any:
+    """Return the index of a Subtensor of a vector: an int or a slice of step 1; None if it is another."""
+    if not isinstance(node.op, Subtensor):
+        return None
+    try:
+        (index,) = get_constant_idx(node.op.idx_list, node.inputs)
+    except NotScalarConstantError:
+        return None
+    return index if not isinstance(index, slice) or index.step in (None, 1) else None
+
+
+def _elementwise_node(variable: Variable) -> Any:
+    """Return the node that computes a variable element by element; raise NotElementwise if it does not."""
+    node = variable.owner
+    if node is None:
+        raise NotElementwise(f"{describe(variable)} is an array, and updates nothing along its elements")
+    passes = isinstance(node.op, SpecifyShape)
+    if isinstance(node.op, DimShuffle):  # of a number, to be read beside arrays
+        passes = node.inputs[0].type.ndim == 0
+    if not passes and not (isinstance(node.op, Elemwise) and len(node.outputs) == 1):
+        raise NotElementwise(f"{node.op} is not elementwise")
+    return node

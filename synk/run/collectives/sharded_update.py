@@ -1,0 +1,339 @@
+"""Updates of which each rank computes a part, on variables that live once in the memory of the machine.
+
+    gradient function: each rank has its part of the sum in its own flat vector
+    -> barrier -> my part of all ranks' vectors -> rule -> my part of the variables -> barrier
+
+An update function that is elementwise along a flat vector becomes a rule for vectors (`along`), in which its
+variables lie one behind the other. Each rank runs it on the same elements of every vector.
+
+Where the ranks do not share memory, the step is an all-reduce and the update function itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synk.exact.elementwise_updates import NotElementwise, VectorUpdates, along
+from synk.exact.run_values import describe
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import SPENT, Effect
+from synk.run.arrays.shared_storage import VectorOnce
+from synk.run.collectives.reduce import AllReduceStep
+from synk.run.functions.announced_rows import AnnouncedRows
+from synk.run.functions.graph_function import GraphFunction
+from synk.run.functions.prepared import PreparedStep
+from synk.run.functions.selections import CallOptions
+from synk.run.functions.step_function import StepFunction
+from synk.run.rank.rank import Rank
+from synk.transport.comm import SharedArrays
+from synk.values import messages
+
+CACHE_LINE = 64  # bytes; in no line of a vector do two ranks write
+ATTEMPTS = 3  # layouts that others may undo, before the variables stay where they are
+
+
+class ShardedUpdate(StepFunction):
+    """An all-reduce and an update function as one step, in which each rank updates a part if it can.
+
+    ``make`` is `Session.function`; other parameters and errors are those of `synk.sharded_update`.
+    """
+
+    def __init__(
+        self, owner: Owner, update: Any, flat: Any, required: bool, name: str | None, make: Callable[..., Any]
+    ):
+        _check(update, flat)
+        super().__init__(owner, name or update.name, update.inputs, "none")
+        self._update, self._flat, self._make = update, flat, make
+        self._rule, self._declined = _rule(update, flat)
+        if required and (reason := self._reason()) and owner.n_ranks > 1:
+            raise ValueError(f"{self.name!r} cannot be divided among the ranks: {reason}")
+        places = () if self._rule is None else self._rule.places
+        self._variables = [place.variable for of_vector in places for place in of_vector]
+        vectors = () if self._rule is None else self._rule.vectors
+        self._parts = [pytensor.shared(np.zeros(0, one.type.dtype), name=one.name) for one in vectors]
+        self._of_ranks: tuple[int, Any] = 0, None  # for how many ranks the function of the vectors is, and it
+        self._layout: tuple[messages.ArrayRef, ...] | None = None
+        self._attempts = 0
+
+    @property
+    def scattered(self) -> tuple[Any, ...]:
+        return ()
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        return ()
+
+    @property
+    def output_modes(self) -> list[str | None]:
+        return []
+
+    @property
+    def update_modes(self) -> list[str | None]:
+        return self._update.update_modes
+
+    def check_open(self) -> None:
+        self._update.check_open()
+
+    def check_compared(self) -> None:
+        self._update.check_compared()
+
+    def sliced_variables(self) -> tuple[int, ...]:
+        return ()
+
+    def can_batch_s(self) -> bool:
+        return False
+
+    def gathers(self) -> list[str]:
+        return self._update.gathers()
+
+    def graph_text(self) -> list[str]:
+        return self._update.graph_text()
+
+    def explanation(self) -> list[str]:
+        first, *others = self._update.explanation()
+        reason = self._reason()
+        names = ", ".join(describe(one) for one in self._variables[:3])
+        if len(self._variables) > 3:
+            names += f" and {len(self._variables) - 3} more"
+        said = f"all-reduce of {describe(self._flat)}, then every rank updates all variables: {reason}"
+        if self._rule is not None and not reason:
+            said = (
+                f"each rank adds up and updates its part of {len(self._parts)} vectors of "
+                f"{self._rule.length} elements, in which {names} live once in the memory of the machine"
+            )
+        return [first, f"  {said}", *others]
+
+    def check_alone(self, made: set[Any]) -> None:
+        self._update.check_alone(made)
+
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        return self._update.run_alone(arrays)
+
+    # --- how it runs -------------------------------------------------------------------------------
+
+    def _reason(self) -> str:
+        """Return why every rank updates all variables; nothing if each updates a part."""
+        owner = self._owner
+        if owner.n_ranks == 1:
+            return "there is one rank"
+        if not owner.on_host:
+            return "ranks compute on devices with memory of their own"
+        if owner.on_machines:
+            return "ranks on several machines share no memory"
+        return self._declined
+
+    def effects(self) -> list[Effect | None]:
+        identify, effect = self._owner.memory.shared.identify, self._update.effect()
+        flat = identify(self._flat)
+        effect = effect._replace(
+            name=self.name,
+            takes_equal=tuple([one for one in effect.takes_equal if one != flat]),
+            remedies={one: text for one, text in effect.remedies.items() if one != flat},
+            takes_parts=(flat,),
+        )
+        if self._rule is None or self._reason():
+            return [effect._replace(leaves_equal=(*effect.leaves_equal, flat))]
+        since = f"{self.name!r}, which has added up the parts"
+        return [effect._replace(leaves_per_rank=(flat,), since=since, kind=SPENT)]
+
+    def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
+        memory = self._owner.memory
+        flat = memory.shared.identify(self._flat)
+        memory.shared_storage.ensure([flat])
+        vectors = None if self._reason() else self._place_once()
+        call: messages.Call
+        watched: tuple[int, ...]
+        if vectors is None:
+            prepared = self._update.prepare_step(values, options)
+            call = SummedCall(**_fields(prepared.step), flat=flat)
+            watched, reuse = (flat,), prepared.reuse
+        else:
+            variables = memory.shared.identify_all(self._variables)
+            plan = self._update.plan(values, options)
+            function = self._of_vectors()
+            call = ShardedCall(
+                **_fields(plan.step(function.ready(), memory.staging, AnnouncedRows())),
+                flat=flat,
+                vectors=vectors,
+                cells=memory.shared.identify_all(self._parts),
+                variables=variables,
+            )
+            watched, reuse = (flat, *variables), plan.reuse(call)
+        return PreparedStep(call, None, reuse=reuse and reuse._replace(variables=watched))
+
+    def _place_once(self) -> tuple[messages.ArrayRef, ...] | None:
+        """Lay the variables out; None if every rank is to update all of them."""
+        assert self._rule is not None
+        identify = self._owner.memory.shared.identify
+        self._owner.memory.shared.identify_all(self._variables)
+        vectors = [
+            VectorOnce(
+                np.dtype(vector.type.dtype).str,
+                self._rule.length,
+                tuple([(identify(one.variable), one.start, one.shape) for one in places]),
+            )
+            for vector, places in zip(self._rule.vectors, self._rule.places, strict=True)
+        ]
+        layout = self._owner.memory.shared_storage.place_once(vectors)
+        self._attempts += layout != self._layout
+        if layout is None:
+            self._declined = "there is no room for them in shared memory"
+        elif self._attempts > ATTEMPTS:
+            self._declined = "others change them between its calls"
+        self._layout = layout
+        return None if self._declined else layout
+
+    def _of_vectors(self) -> Any:
+        """Return the function that a rank runs on its parts of all vectors, those of ``flat`` included."""
+        assert self._rule is not None
+        n_ranks, function = self._of_ranks
+        if n_ranks != self._owner.n_ranks:
+            n_ranks = self._owner.n_ranks
+            function = _function_of_vectors(
+                self._rule, self._parts, n_ranks, self.inputs, self.name, self._make
+            )
+            self._of_ranks = n_ranks, function
+        return function
+
+
+def _check(update: Any, flat: Any) -> None:
+    """Raise TypeError unless ``update`` is an update function of a graph, and ``flat`` a shared vector."""
+    if not isinstance(update, GraphFunction) or update.scattered or update.outputs:
+        raise TypeError(
+            "sharded_update takes a function of broadcast inputs and updates alone, made by synk.function, "
+            f"got {update!r}"
+        )
+    if not isinstance(flat, SharedVariable) or getattr(flat.type, "ndim", None) != 1:
+        raise TypeError(f"sharded_update needs a shared vector, got {flat!r}")
+
+
+def _rule(update: GraphFunction, flat: SharedVariable) -> tuple[VectorUpdates | None, str]:
+    """Return the update function as a rule for vectors; or None, and why every rank updates all variables."""
+    written = update.written
+    if flat.type.dtype not in ("float32", "float64"):
+        return None, f"{describe(flat)} has dtype {flat.type.dtype}"
+    if written.mode is not None:
+        return None, "the update has a mode of its own"
+    if update.effect().leaves_per_rank:
+        return None, "each rank updates some of its variables by itself"
+    try:
+        return along([(one.variable, one.value) for one in written.updates], flat), ""
+    except NotElementwise as error:
+        return None, str(error)
+
+
+def _function_of_vectors(
+    rule: VectorUpdates,
+    parts: Sequence[SharedVariable],
+    n_ranks: int,
+    inputs: Sequence[Any],
+    name: str,
+    make: Callable[..., Any],
+) -> Any:
+    """Make the function: broadcast ``inputs``, then the flat vectors of all ranks, then their weights."""
+    totals = [rule.total.type(f"part of rank {rank}") for rank in range(n_ranks)]
+    weights = [rule.weight.type(f"weight of rank {rank}") for rank in range(n_ranks)]
+    given = dict(zip(rule.vectors, parts, strict=True))
+    # In rank order, as an all-reduce does.
+    given |= {rule.total: reduce(add, totals), rule.weight: reduce(add, weights)}
+    return make(
+        [],
+        bcast_inputs=[*inputs, *totals, *weights],
+        updates=[*zip(parts, rule.values, strict=True), *rule.others],
+        givens=given,
+        name=name,
+        on_unused_input="ignore",
+    )
+
+
+def _fields(call: messages.Call) -> dict[str, Any]:
+    return {one.name: getattr(call, one.name) for one in fields(call)}
+
+
+@dataclass(slots=True)
+class SummedCall(messages.Call):
+    """Add up a variable over the ranks, then run a function that reads it."""
+
+    flat: int = 0
+
+    phase = messages.COLLECTIVE
+
+    def run(self, rank: Rank) -> Any:
+        AllReduceStep((self.flat,), "sum").run(rank)
+        return rank.call(self)
+
+
+@dataclass(slots=True)
+class ShardedCall(messages.Call):
+    """Wait for all flat vectors, run the function of the vectors on this rank's part, wait for all parts."""
+
+    flat: int = 0
+    vectors: tuple[messages.ArrayRef, ...] = ()
+    cells: tuple[int, ...] = ()  # identities of the variables in whose place the function finds its parts
+    variables: tuple[int, ...] = ()  # identities of the variables that live in the vectors
+
+    phase = messages.COLLECTIVE
+
+    def run(self, rank: Rank) -> None:
+        bound = rank.bound.get(self.function)
+        if bound is None or bound.step is not self:
+            bound = rank.bound[self.function] = self._bind(rank)
+        with rank.communicator.at_once("sharded update", "sum", bound.shared):
+            bound.run()
+
+    def _bind(self, rank: Rank) -> BoundParts:
+        """Look up this rank's parts; its own values of the variables are in the vectors afterwards."""
+        for variable in self.variables:
+            rank.variables.shared_arrays(variable)
+        flats = rank.variables.shared_arrays(self.flat)
+        assert flats is not None, "the flat vector is stored in shared memory"
+        vectors = [rank.segments.array(ref) for ref in self.vectors]
+        start, stop = part(len(vectors[0]), rank.n_ranks, flats.mine.itemsize)[rank.rank]
+        call = rank.bind(self)
+        arguments = [
+            *call.broadcast,
+            *[one[start:stop] for one in flats],
+            *[one[-1:].reshape(()) for one in flats],
+        ]
+        cells = [rank.variables[one].container.storage for one in self.cells]
+        shared = [flats, *[SharedArrays([one] * rank.n_ranks, rank.rank) for one in vectors]]
+        return BoundParts(self, call.program, arguments, [one[start:stop] for one in vectors], cells, shared)
+
+
+class BoundParts(NamedTuple):
+    """A `ShardedCall` with the arrays of this rank's part."""
+
+    step: ShardedCall
+    program: Any
+    arguments: list[Any]
+    parts: list[Any]
+    cells: list[list[Any]]  # the storage of the function's variables
+    shared: list[SharedArrays]  # all ranks' flat vectors, and the vectors, for the ranks to compare
+
+    def run(self) -> None:
+        """Run the function on the parts."""
+        for cell, mine in zip(self.cells, self.parts, strict=True):
+            cell[0] = mine
+        try:
+            self.program.run_whole([], self.arguments, 1, 1, 0)
+            for cell, mine in zip(self.cells, self.parts, strict=True):
+                if cell[0] is not mine:
+                    mine[...] = cell[0]
+        finally:
+            for cell, mine in zip(self.cells, self.parts, strict=True):
+                cell[0] = mine[:0].copy()  # what a commit and the script see of it
+
+
+def part(length: int, n_ranks: int, itemsize: int) -> list[tuple[int, int]]:
+    """Return the elements ``start:stop`` of each rank: whole cache lines, but for the last one."""
+    grain = CACHE_LINE // itemsize
+    size = -(-length // (n_ranks * grain)) * grain
+    return [(min(rank * size, length), min((rank + 1) * size, length)) for rank in range(n_ranks)]
