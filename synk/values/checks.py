@@ -129,3 +129,10 @@ def checked_count(name: str, value: Any, least: int = 1, advice: str = "") -> in
     if number < least:
         raise ValueError(f"{name}={number} is less than {least}{ending}")
     return number
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """Return an option that is either true or false; raise TypeError if it is neither."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} is neither True nor False")
+    return bool(value)

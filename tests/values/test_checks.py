@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from synk.values.checks import as_array, checked_count, plain, why_refused
+from synk.values.checks import as_array, checked_count, checked_flag, plain, why_refused
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
 
@@ -165,3 +165,14 @@ def test_a_count_is_any_integer_that_is_large_enough(number):
 def test_other_counts_are_refused_with_the_value_and_advice(number, error, message):
     with pytest.raises(error, match=message):
         checked_count("n", number, advice="pass a number of rows")
+
+
+@pytest.mark.parametrize("value", [True, np.False_])
+def test_a_flag_is_true_or_false(value):
+    assert checked_flag("nccl", value) is bool(value)
+
+
+@pytest.mark.parametrize("value", [1, 0, None, "yes"])
+def test_what_is_neither_is_no_flag(value):
+    with pytest.raises(TypeError, match=f"nccl={value!r} is neither True nor False"):
+        checked_flag("nccl", value)

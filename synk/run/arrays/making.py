@@ -16,7 +16,7 @@ from synk.run.arrays.data import Data
 from synk.run.arrays.file_data import FileData
 from synk.run.arrays.owner import Owner
 from synk.transport.memory.files import as_memmap, file_label, is_in_file
-from synk.values.checks import as_array
+from synk.values.checks import as_array, checked_flag
 
 
 def make_data(
@@ -71,8 +71,7 @@ def _of_variable(var: Any, dtype: Any, ndim: int | None) -> tuple[Any, int]:
 def _check_options(value: Any, shape: Any, minibatch: Any, force_cast: Any, oversize: Any, name: Any) -> None:
     """Raise TypeError for options of a wrong type, ValueError for options that would have no effect."""
     for option, given in (("minibatch", minibatch), ("force_cast", force_cast)):
-        if not isinstance(given, bool | np.bool_):
-            raise TypeError(f"{option}={given!r} is neither True nor False")
+        checked_flag(option, given)
     if not isinstance(name, str | None):
         raise TypeError(f"name={name!r} is no string")
     if force_cast and value is None:

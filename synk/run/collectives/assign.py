@@ -17,11 +17,12 @@ from synk.exact.run_values import copy_of, describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, OWN, ROWS
-from synk.run.collectives.collective import Collective, checked_flag, checked_rank, is_array, replace_all
+from synk.run.collectives.collective import Collective, checked_rank, is_array, replace_all
 from synk.run.collectives.hand_out import BroadcastStep, OutgoingValue, staged_step, write_now
 from synk.run.functions.prepared import PreparedStep
 from synk.run.functions.selections import filtered, fits
 from synk.run.rank.rank import Rank
+from synk.values.checks import checked_flag
 from synk.values.messages import Step
 from synk.values.rows import SelectedRows, select, split
 

@@ -128,13 +128,6 @@ def _plain_signature(kind: type[Collective[Any]]) -> inspect.Signature:
     return inspect.Signature([one.replace(annotation=inspect.Parameter.empty) for one in named])
 
 
-def checked_flag(name: str, value: Any) -> bool:
-    """Return an option that is either true or false; raise TypeError if it is neither."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}={value!r} is neither True nor False")
-    return bool(value)
-
-
 def checked_rank(rank: Any, run: Owner) -> int:
     """Return ``rank`` as an int; raise TypeError or IndexError if the run has no such rank."""
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer):

@@ -11,9 +11,10 @@ import numpy as np
 
 from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
-from synk.run.collectives.collective import Collective, checked_flag, for_each, module_of, replace_all
+from synk.run.collectives.collective import Collective, for_each, module_of, replace_all
 from synk.run.functions.prepared import PreparedStep
 from synk.run.rank.rank import Rank
+from synk.values.checks import checked_flag
 from synk.values.messages import Step
 
 

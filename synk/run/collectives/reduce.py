@@ -8,10 +8,11 @@ from typing import Any
 from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST
-from synk.run.collectives.collective import Collective, checked_flag, for_each, replace_all
+from synk.run.collectives.collective import Collective, for_each, replace_all
 from synk.run.functions.prepared import PreparedStep, ReuseConditions
 from synk.run.rank.rank import Rank
 from synk.transport.comm import SharedArrays
+from synk.values.checks import checked_flag
 from synk.values.messages import Step
 from synk.values.operations import check_operation
 

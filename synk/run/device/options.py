@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from synk.compile.programs.text.transfer import NARROW, check_narrow
+from synk.values.checks import checked_flag
 
 PRECISIONS = ("float32", "tf32", *NARROW)
 CPU_PRECISION = "float32"  # the precision in which cores multiply float32 matrices
@@ -39,11 +40,9 @@ class GpuOptions:
         """
         if precision is not None and precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
-        if not isinstance(cuda_graphs, bool):
-            raise TypeError(f"cuda_graphs={cuda_graphs!r} is neither True nor False")
         if precision in NARROW:
             check_narrow(precision)
-        return cls(_checked_fraction(memory_limit), precision, cuda_graphs)
+        return cls(_checked_fraction(memory_limit), precision, checked_flag("cuda_graphs", cuda_graphs))
 
     def refuse_on_cores(self) -> None:
         """Raise ValueError if one is given that asks for more than cores do anyway."""

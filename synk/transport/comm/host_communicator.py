@@ -32,11 +32,11 @@ from synk.transport.comm.blocks import Blocks, Scratch
 from synk.transport.comm.communicator import Communicator, Read, Shared, SharedArrays, copies
 from synk.transport.comm.header import ARENA, SHARED, Header, check_equal, words_of
 from synk.transport.commands.sync import Barrier
+from synk.transport.memory.segments import aligned
 from synk.transport.memory.shm import Segment
 from synk.values.rows import split
 
 Array = NDArray[Any]
-ALIGNMENT = 64  # bytes: slots start on cache lines
 
 
 class HostCommunicator(Communicator):
@@ -267,7 +267,7 @@ class HostCommunicator(Communicator):
         offsets = [self._front]
         for rank, header in enumerate(headers):
             nbytes = header.nbytes if only in (None, rank) else 0
-            offsets.append(offsets[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
+            offsets.append(offsets[-1] + aligned(nbytes))
         self._has_grown({header.arena for header in headers}, offsets[-1])
         assert self._arena is not None
         slots = [

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 
+from support.transport.parts import nothing, on_threads
 from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.linked_leaders import LinkedLeaders
 
@@ -21,6 +22,25 @@ def thread_leaders(n_machines):
     """Return the leaders of so many machines, in the order of machines."""
     network = Network(n_machines)
     return [ThreadLeaders(ThreadLinks(machine, n_machines, network)) for machine in range(n_machines)]
+
+
+class ThreadGroup:
+    """Machines that are threads."""
+
+    def __init__(self, n_machines):
+        self.n_machines = n_machines
+        self.leaders = thread_leaders(n_machines)
+        self._command = 0
+
+    def outcomes(self, work, *arguments):
+        """Run one command; return what each machine returned or raised."""
+        self._command += 1
+
+        def run(machine):
+            self.leaders[machine].begin(self._command)
+            return work(self.leaders[machine], nothing, *arguments)
+
+        return on_threads(self.n_machines, run)
 
 
 class ThreadLeaders(LinkedLeaders):

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from support.machines.leaders import thread_leaders
+from support.machines.leaders import ThreadGroup
 from support.machines.suite import LeadersSuite, agree, reduce
 from support.slow import slow
 from support.transport.parts import nothing, on_threads
@@ -22,34 +22,23 @@ from synk.transport.memory.shm import Segment
 from synk.values.errors import SharedMemoryFull
 
 
-class AgentGroup:
+class AgentGroup(ThreadGroup):
     """Machines that are threads; the first has an agent in another one."""
 
     def __init__(self, n_machines):
-        self.n_machines = n_machines
+        super().__init__(n_machines)
         self.ends = socket.socketpair()
-        first, *others = thread_leaders(n_machines)
-        self.reduction, self.end = MachineAllReduce(first.links), None
-        self.leaders = [LinkedLeaders(first.links, AgentReduce(self.ends[0])), *others]
+        links = self.leaders[0].links
+        self.reduction, self.end = MachineAllReduce(links), None
+        self.leaders[0] = LinkedLeaders(links, AgentReduce(self.ends[0]))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
-        self._command = 0
 
     def _serve(self):
         try:
             Agent(self.reduction, self.ends[1]).run()
         except BaseException as end:
             self.end = end
-
-    def outcomes(self, work, *arguments):
-        """Run one command; return what each machine returned or raised."""
-        self._command += 1
-
-        def run(machine):
-            self.leaders[machine].begin(self._command)
-            return work(self.leaders[machine], nothing, *arguments)
-
-        return on_threads(self.n_machines, run)
 
     def close(self):
         """End rank 0, and with it the agent."""

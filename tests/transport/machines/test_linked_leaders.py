@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from support.machines.leaders import Transfer, thread_leaders
+from support.machines.leaders import ThreadGroup, Transfer, thread_leaders
 from support.machines.suite import GaveUp, LeadersSuite, reduce
 from support.slow import slow
 from support.transport.parts import nothing, on_threads
@@ -14,25 +14,6 @@ from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines.all_reduce import RESULTS, TERMS
 from synk.transport.machines.linked_leaders import HEAD, LENGTH, Place, pack
 from synk.values.errors import LinkLost
-
-
-class ThreadGroup:
-    """Machines that are threads."""
-
-    def __init__(self, n_machines):
-        self.n_machines = n_machines
-        self.leaders = thread_leaders(n_machines)
-        self._command = 0
-
-    def outcomes(self, work, *arguments):
-        """Run one command; return what each machine returned or raised."""
-        self._command += 1
-
-        def run(machine):
-            self.leaders[machine].begin(self._command)
-            return work(self.leaders[machine], nothing, *arguments)
-
-        return on_threads(self.n_machines, run)
 
 
 @pytest.mark.slow
