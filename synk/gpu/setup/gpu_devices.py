@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from synk.gpu.comm.nccl_library import import_nccl
 from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.device.probe import Gpu
+from synk.gpu.setup.fork_server import ForkServer
 from synk.run.device.device import Device
-from synk.run.device.devices import Devices
+from synk.run.device.devices import Devices, Live
+from synk.transport.processes.process import flush_streams
 
 MEMORY_LIMIT = 0.9  # the rest is left to CUDA contexts, NCCL and other libraries, which allocate themselves
 
@@ -72,5 +74,7 @@ class GpuDevices(Devices):
         """Say that workers, if there are any, could not use CUDA if this process had initialised it."""
         return self.n_ranks > 1
 
-    def before_fork(self) -> None:
-        import_nccl()
+    def start_fork_server(self, live: Live) -> ForkServer:
+        import_nccl()  # imported before the forks, it is in memory once for all workers
+        flush_streams()
+        return ForkServer(live)

@@ -6,11 +6,32 @@ Another kind of device has a class of its own, derived from `Devices`; `synk.run
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from socket import socket
+from typing import ClassVar, NoReturn, Protocol, Self
 
 from synk.run.device.cpu import CpuDevice, count_cores
 from synk.run.device.device import Device
+
+# The main function of a forked worker: live(its end of a socket, pid of the master).
+Live = Callable[[socket, int], NoReturn]
+
+
+class ForkingServer(Protocol):
+    """A process that forks workers for the master, which has used its device and cannot."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def fork(self, end: socket) -> int:
+        """Fork a worker that gets this end of a socket; return its pid."""
+
+    def trouble(self) -> str:
+        """Return why the server cannot fork any more; "" if it can."""
+
+    def close(self) -> None:
+        """End the server."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +80,9 @@ class Devices(ABC):
         """Say whether this process cannot fork workers any more once it has used its device."""
         return False
 
-    def before_fork(self) -> None:  # noqa: B027  (most devices have nothing to do)
-        """Import what all workers need, so that it is in memory once."""
+    def start_fork_server(self, live: Live) -> ForkingServer:
+        """Start a process that forks the workers in its place, if that is needed."""
+        raise NotImplementedError(f"{type(self).__name__} lets this process fork")
 
 
 class CpuDevices(Devices):

@@ -1,7 +1,7 @@
 """Make a forked process a worker, which serves commands until it exits.
 
     launch -> run_worker -> serve -> os._exit
-    ForkServer -> receive_and_run -> WorkerSpec.receive -> run_worker
+    ForkingServer -> receive_and_run -> WorkerSpec.receive -> run_worker
 
 A forked worker has all modules imported already. It leaves by ``os._exit``, so that functions which the
 script has registered to run at exit do not run in workers, too.

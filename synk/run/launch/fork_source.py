@@ -17,10 +17,10 @@ import sys
 
 from synk.run.device import Devices
 from synk.run.device.choose import USERS_OF_CUDA
+from synk.run.device.devices import ForkingServer
 from synk.run.launch.birth import receive_and_run
 from synk.run.launch.imported import ImportedModules
-from synk.transport.processes.fork_server import ForkServer
-from synk.transport.processes.process import flush_streams, open_standard_descriptors
+from synk.transport.processes.process import open_standard_descriptors
 from synk.values.errors import CudaInitialisedError, SynkStateError
 
 DRIVER = "libcuda.so.1"
@@ -36,7 +36,7 @@ class ForkSource:
     """This process and its fork server, which fork the workers of all runs of the script."""
 
     def __init__(self) -> None:
-        self._server: ForkServer | None = None
+        self._server: ForkingServer | None = None
         self.imported = ImportedModules()  # the modules of the process that forks the workers
         self._has_launched = False  # whether a run was started since the server was: it may have used a GPU
 
@@ -58,9 +58,7 @@ class ForkSource:
         """Start the fork server if a run on these devices needs one and has none; call `check` before."""
         if devices.needs_fork_server and self._server is None:
             open_standard_descriptors()
-            devices.before_fork()
-            flush_streams()
-            self._server, self._has_launched = ForkServer(receive_and_run), False
+            self._server, self._has_launched = devices.start_fork_server(receive_and_run), False
             self.imported = ImportedModules()
 
     def check_restart(self, devices: Devices) -> None:
@@ -74,7 +72,7 @@ class ForkSource:
                 "one: save what is needed and start the script anew"
             )
 
-    def server(self, devices: Devices) -> ForkServer | None:
+    def server(self, devices: Devices) -> ForkingServer | None:
         """Return the server if it must fork the workers, None if this process can fork them."""
         return self._server if devices.needs_fork_server and self._has_launched else None
 

@@ -1,7 +1,7 @@
 """Start the workers of one machine, one by one.
 
 launch -> fork -> Crew (master), run_worker (worker)
-       -> ForkServer.fork, WorkerSpec.send -> Crew (master), receive_and_run (worker)
+       -> ForkingServer.fork, WorkerSpec.send -> Crew (master), receive_and_run (worker)
 """
 
 from __future__ import annotations

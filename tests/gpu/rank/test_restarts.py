@@ -24,9 +24,9 @@ import synk
 from support.processes import leaks
 from support.processes.scripts import check_gone
 from synk.extensions import train, updates
+from synk.gpu.setup.fork_server import ForkServer
 from synk.run.launch.fork_source import ForkSource
 from synk.run.session.current import _source
-from synk.transport.processes.fork_server import ForkServer
 
 TESTS = Path(__file__).parents[2]
 VERSIONS = pytest.mark.parametrize("version", [23004, None], ids=["nccl", "staged"])

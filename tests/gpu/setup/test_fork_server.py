@@ -20,8 +20,8 @@ import pytest
 
 from support.processes.scripts import start
 from support.slow import slow
-from synk.transport.processes import fork_server
-from synk.transport.processes.fork_server import ForkServer
+from synk.gpu.setup import fork_server
+from synk.gpu.setup.fork_server import ForkServer
 from synk.transport.processes.process import Process, die_with, fork_child
 from synk.transport.processes.signals import ignore_signals
 from synk.values.errors import SynkStateError
@@ -247,7 +247,7 @@ def test_a_fork_that_the_system_refuses_is_an_error_and_the_next_one_works(monke
             raise BlockingIOError(errno.EAGAIN, "no process for you")
         return fork_child(child)
 
-    monkeypatch.setattr("synk.transport.processes.fork_server.fork_child", fork)
+    monkeypatch.setattr("synk.gpu.setup.fork_server.fork_child", fork)
     server = ForkServer(live)
     refusing[0] = 1
     with pytest.raises(BlockingIOError, match="the fork server could not fork"):
@@ -262,7 +262,7 @@ def test_a_fork_that_the_system_refuses_is_an_error_and_the_next_one_works(monke
 
 MASTER = """
 import os, socket, sys, threading, time, warnings
-from synk.transport.processes.fork_server import ForkServer
+from synk.gpu.setup.fork_server import ForkServer
 from synk.transport.processes.process import die_with
 
 def live(end, parent):

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn
 
+from synk.run.device.devices import Live
 from synk.transport.processes.process import (
     Process,
     die_with,
@@ -45,9 +46,6 @@ PR_GET_CHILD_SUBREAPER = 37
 
 SECONDS = 30.0  # that the server may take to answer; it takes milliseconds unless it is stopped
 DEATH_SECONDS = 1.0  # that a process may take to end after its socket has closed
-
-# The main function of a forked child: live(the child's end of its socket, pid of the master).
-Live = Callable[[socket.socket, int], NoReturn]
 
 
 class ForkServer:
