@@ -107,7 +107,7 @@ class ShardedUpdate(StepFunction):
         if self._rule is not None and not reason:
             said = (
                 f"each rank adds up and updates its part of {len(self._parts)} vectors of "
-                f"{self._rule.length} elements, in which {names} live once in the memory of the machine"
+                f"{self._rule.length} elements, in which live once: {names}"
             )
         return [first, f"  {said}", *others]
 

@@ -44,15 +44,16 @@ class Session:
     It has these parts, which are made in this order. `restart` ends the processes and starts others, with
     which the other parts go on; `close` ends the processes, then frees the memory.
 
-    ==============  =========================================================================================
-    turns           let one thread call at a time, in the process that forked, and not inside another call
-    commands        send commands to all ranks, do rank 0's part, collect replies; send messages between
-    commands processes       the workers, here and on other machines, and the CPUs of this process memory
-    what ranks share: segments, buffers, shared variables rank            does rank 0's part of each command:
-    its device, programs, connections to other ranks functions       the record of the functions that ranks
-    have collectives     run the collectives that the script calls by themselves recovery        keeps the
-    last commit, and the state from which workers start after a restart ==============
-    =========================================================================================
+    ===========  ============================================================================================
+    turns        let one thread call at a time, in the process that forked, and not inside another call
+    commands     send commands to all ranks, do rank 0's part, collect replies; send messages in between
+    processes    the workers, here and on other machines, and the CPUs of this process
+    memory       what ranks share: segments, buffers, shared variables
+    rank         does rank 0's part of each command: its device, programs, connections to other ranks
+    functions    the record of the functions that ranks have
+    collectives  run the collectives that the script calls by themselves
+    recovery     keeps the last commit, and the state from which workers start after a restart
+    ===========  ============================================================================================
     """
 
     def __init__(
