@@ -9,7 +9,6 @@ command, by the streams that it has then.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import mmap
 import os
@@ -19,27 +18,24 @@ from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
+from synk.transport.processes.memory_file import MemoryFile
 from synk.transport.processes.stderr_log import writes_to
 
 STREAMS = {"1": "stdout", "2": "stderr"}  # by how lines begin that go there
 FREE_BYTES = 1 << 20  # of lines that were delivered are freed together; a multiple of the page
 
 
-class Printout:
+class Printout(MemoryFile):
     """The lines that all workers of a run print, in a new file or one that another process has made.
 
     ``is_used`` tells whether workers that are forked now print here.
     """
 
     def __init__(self, file: int | None = None):
-        self._file = os.memfd_create("synk-printout") if file is None else file
-        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
+        super().__init__("synk-printout", file)
         self._delivered = self._freed = 0  # bytes
         self._streams: list[_Lines] = []
         self.is_used = any(_goes_elsewhere(number, name) for number, name in STREAMS.items())
-
-    def fileno(self) -> int:
-        return self._file
 
     # --- in the worker -----------------------------------------------------------------------------
 
@@ -77,11 +73,9 @@ class Printout:
 
     def close(self) -> None:
         """Print the remaining lines, and close the file."""
-        file = self._file
-        if file >= 0:
+        if self._file >= 0:
             self.deliver()
-            self._file = -1
-            os.close(file)
+        super().close()
 
 
 def _goes_elsewhere(number: str, name: str) -> bool:

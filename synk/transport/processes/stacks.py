@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import fcntl
 import mmap
 import os
 import signal
 import time
 
+from synk.transport.processes.memory_file import MemoryFile
 from synk.transport.processes.process import Process
 
 SIGNAL = signal.SIGRTMIN + 5  # scripts hardly ever use one of those
@@ -24,16 +24,12 @@ STACK_BYTES = 1 << 20  # of the stack of handlers; pages that nothing touches ta
 QUIET_SECONDS = 0.02  # without a further line: the answer is complete
 
 
-class Stacks:
+class Stacks(MemoryFile):
     """The stacks of one worker, which it writes to a file in memory that the master reads."""
 
     def __init__(self, file: int | None = None):
-        self._file = os.memfd_create("synk-stacks") if file is None else file
-        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # both processes share the position in it
+        super().__init__("synk-stacks", file)
         self._asked = 0.0
-
-    def fileno(self) -> int:
-        return self._file
 
     def answer(self) -> None:
         """In the worker: write stacks here when asked."""
@@ -59,12 +55,6 @@ class Stacks:
             if now - self._asked >= READ_SECONDS or (length and now - changed >= QUIET_SECONDS):
                 return os.pread(self._file, length, 0).decode(errors="replace")
             time.sleep(QUIET_SECONDS / 10)
-
-    def close(self) -> None:
-        """Close the file of the stacks."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
 
 
 class _SignalStack(ctypes.Structure):

@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from synk.transport.processes.memory_file import MemoryFile
+
 TAIL_BYTES = 4096
 MASTER_SECONDS = 0.2  # in which who reads the master's standard error takes a page of it
 TRIM_BYTES = 1 << 20  # what was delivered is thrown away beyond that
@@ -25,7 +27,7 @@ TRIM_BYTES = 1 << 20  # what was delivered is thrown away beyond that
 STDERR = 2
 
 
-class StderrLog:
+class StderrLog(MemoryFile):
     """The log of one worker's standard error, in a new file in memory or in ``file``, of another process.
 
     ``get_delivered`` and ``set_delivered`` read and write the number of bytes that were delivered, a word
@@ -38,16 +40,12 @@ class StderrLog:
         set_delivered: Callable[[int], None],
         file: int | None = None,
     ):
-        self._file = os.memfd_create("synk-stderr") if file is None else file
-        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
+        super().__init__("synk-stderr", file)
         self._get_delivered = get_delivered
         self._set_delivered = set_delivered
         self._real = STDERR
         self._patience: float | None = MASTER_SECONDS  # the master has an error to raise
         self._lock = threading.Lock()
-
-    def fileno(self) -> int:
-        return self._file
 
     # --- in the worker -----------------------------------------------------------------------------
 
@@ -103,12 +101,6 @@ class StderrLog:
     def _read_tail(self) -> bytes:
         end = os.fstat(self._file).st_size
         return os.pread(self._file, TAIL_BYTES, max(0, end - TAIL_BYTES))
-
-    def close(self) -> None:
-        """Close the file of the log."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
 
 
 def writes_to(stream: Any, descriptor: int) -> bool:
