@@ -94,6 +94,7 @@ __all__ = [
     "scatter",
     "sequence",
     "set_value",
+    "sharded_update",
     "timeline",
     "timeout",
     "topology",

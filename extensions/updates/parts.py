@@ -44,10 +44,10 @@ def from_gradient(
     check_scalars(**options)
     params = listed(params)
     flat, expression, gradients = flat_gradient(loss, params)
+    numbers = dict(zip(options, scalars(flat.dtype, *options.values()), strict=True))
     pairs: list[Pair] = []
     for param, gradient in zip(params, gradients, strict=True):
-        numbers = scalars(param.dtype, *options.values())
-        pairs += step(param, gradient, **dict(zip(options, numbers, strict=True)))
+        pairs += step(param, gradient, **numbers)
     return Updates([(flat, expression, "sum")], [*common, *pairs], flat)
 
 

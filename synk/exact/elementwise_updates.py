@@ -37,7 +37,7 @@ class NotElementwise(ValueError):
     """Updates that cannot be computed part by part; the message says why."""
 
 
-class Place(NamedTuple):
+class VectorPlace(NamedTuple):
     """The place of a variable in a vector: elements from ``start`` on, in C order."""
 
     variable: SharedVariable
@@ -52,7 +52,7 @@ class VectorUpdates(NamedTuple):
     ----------
     length : int
         The number of elements of each vector: that of the flat vector without its weight.
-    places : tuple of tuple of Place
+    places : tuple of tuple of VectorPlace
         The variables of each vector; the first vector may be that of moments, the last that of parameters.
     vectors : tuple of TensorVariable
         An input for any part of each vector before the update.
@@ -65,7 +65,7 @@ class VectorUpdates(NamedTuple):
     """
 
     length: int
-    places: tuple[tuple[Place, ...], ...]
+    places: tuple[tuple[VectorPlace, ...], ...]
     vectors: tuple[Any, ...]
     total: Any
     weight: Any
@@ -105,7 +105,7 @@ def along(updates: Sequence[Pair], flat: SharedVariable) -> VectorUpdates:
     leaves |= {("vector", k): one for k, one in enumerate(vectors)}
     values = reading.rules.build(first.rules, leaves)
     places = [
-        tuple(Place(group.variables[k], group.span[0], _shape(group.variables[k])) for group in groups)
+        tuple(VectorPlace(group.variables[k], group.span[0], _shape(group.variables[k])) for group in groups)
         for k in range(len(vectors))
     ]
     return VectorUpdates(
@@ -226,7 +226,7 @@ class _Reading:
             self._roots |= dict.fromkeys(node.outputs, roots)
 
     def _roots_of(self, variable: Variable) -> frozenset[Any]:
-        """Return what a variable is computed from: pieces by their span, the weight, updated variables."""
+        """Return the pieces, by their span, the weight and the updated variables that a variable reads."""
         if variable in self._spans:
             return frozenset([self._spans[variable]])
         if variable in self._weights:

@@ -31,6 +31,7 @@ from synk.compile.native.libraries import native_libraries
 from synk.compile.programs.elementwise.fusion import TAG
 from synk.compile.programs.graphs.minima import with_minima
 from synk.compile.programs.graphs.width import TooNarrowError, as_performed
+from synk.compile.rewriting.idle_rewrites import APPLICABLE, IDLE
 from synk.compile.rewriting.queries import kept_rewriter
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
 from synk.compile.rewriting.until_gradients import check_until_gradients
@@ -39,6 +40,7 @@ from synk.compile.rewriting.wrong_rewrites import LEFT_OUT
 WANTED = (
     "fast_run",
     "lazy_ifelse",  # a no-op in versions that lack it
+    APPLICABLE,
     SOUND,  # among them what has Scan keep only the rows that are read
 )
 
@@ -50,6 +52,7 @@ UNWANTED = (
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
     *LEFT_OUT,  # give wrong numbers
     *GUARDED,  # do so for some graphs: they are guarded
+    *IDLE,  # run where they may apply alone
 )
 
 NATIVE = "native_regions"  # the tag of the rewrite that `synk.compile.regions` registers
