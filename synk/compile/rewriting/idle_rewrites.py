@@ -6,6 +6,7 @@ PyTensor's rewriter, excluded by name -> the same, on graphs that have what it l
 from pytensor.assumptions.specify import SpecifyAssumptions
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import NodeRewriter, node_rewriter
 from pytensor.tensor.basic import Alloc, AllocDiag, Eye
@@ -18,12 +19,32 @@ APPLICABLE = "synk_applicable"  # the tag of those that are left in
 IDLE = ("dot_diag_to_elemwise",)
 
 
-def _may_have_diagonals(fgraph: FunctionGraph) -> bool:
-    """Tell whether something in a graph makes a diagonal matrix; all others only pass it on.
+class DiagonalsFeature(Feature):
+    """A note of whether a graph has ever had something that makes a diagonal matrix; others only pass it on.
 
-    In a later PyTensor other Ops may; then their products are computed as products, which is as right.
+    In a later PyTensor other Ops may make some; then products are computed as products, which is as right.
     """
-    return any(_makes_diagonal(node) for node in fgraph.apply_nodes)
+
+    found = False
+
+    def on_attach(self, fgraph: FunctionGraph) -> None:
+        self.found = any(map(_makes_diagonal, fgraph.apply_nodes))
+
+    def on_import(self, fgraph: FunctionGraph, node: Apply, reason: object) -> None:
+        self.found = self.found or _makes_diagonal(node)
+
+    def clone(self) -> "DiagonalsFeature":
+        return DiagonalsFeature()
+
+
+def _may_have_diagonals(fgraph: FunctionGraph) -> bool:
+    """Tell whether a product of a graph may have a diagonal factor."""
+    for feature in fgraph._features:
+        if isinstance(feature, DiagonalsFeature):
+            return feature.found
+    feature = DiagonalsFeature()
+    fgraph.attach_feature(feature)
+    return feature.found
 
 
 def _makes_diagonal(node: Apply) -> bool:
