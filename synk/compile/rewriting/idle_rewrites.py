@@ -14,44 +14,50 @@ from pytensor.tensor.blockwise import Blockwise
 
 APPLICABLE = "synk_applicable"  # the tag of those that are left in
 
-# Scales rows or columns in the place of a product with a diagonal matrix. To tell whether a factor is
-# diagonal, PyTensor looks at all that it is computed from, for each product anew after each change.
-IDLE = ("dot_diag_to_elemwise",)
+# They compute products with a diagonal matrix, of an orthogonal one and its transpose, or with rows of the
+# identity, in another way. To tell whether a factor is one, PyTensor looks at all that it is computed from,
+# for each product anew after each change.
+IDLE = ("dot_diag_to_elemwise", "orthogonal_dot_transpose_to_eye", "selection_dot_to_indexing")
+
+LINEAR_ALGEBRA = ("pytensor.tensor.linalg", "pytensor.tensor.nlinalg", "pytensor.tensor.slinalg")
 
 
-class DiagonalsFeature(Feature):
-    """A note of whether a graph has ever had something that makes a diagonal matrix; others only pass it on.
+class KnownMatricesFeature(Feature):
+    """A note of whether a graph has ever had something that makes a matrix of a known kind.
 
-    In a later PyTensor other Ops may make some; then products are computed as products, which is as right.
+    All other Ops only pass the kind on. In a later PyTensor others may make some; then products are computed
+    as products, which is as right.
     """
 
     found = False
 
     def on_attach(self, fgraph: FunctionGraph) -> None:
-        self.found = any(map(_makes_diagonal, fgraph.apply_nodes))
+        self.found = any(map(_makes_known_matrix, fgraph.apply_nodes))
 
     def on_import(self, fgraph: FunctionGraph, node: Apply, reason: object) -> None:
-        self.found = self.found or _makes_diagonal(node)
+        self.found = self.found or _makes_known_matrix(node)
 
-    def clone(self) -> "DiagonalsFeature":
-        return DiagonalsFeature()
+    def clone(self) -> "KnownMatricesFeature":
+        return KnownMatricesFeature()
 
 
-def _may_have_diagonals(fgraph: FunctionGraph) -> bool:
-    """Tell whether a product of a graph may have a diagonal factor."""
+def _may_have_known_matrices(fgraph: FunctionGraph) -> bool:
+    """Tell whether a factor of a graph may be a matrix of a known kind."""
     for feature in fgraph._features:
-        if isinstance(feature, DiagonalsFeature):
+        if isinstance(feature, KnownMatricesFeature):
             return feature.found
-    feature = DiagonalsFeature()
+    feature = KnownMatricesFeature()
     fgraph.attach_feature(feature)
     return feature.found
 
 
-def _makes_diagonal(node: Apply) -> bool:
+def _makes_known_matrix(node: Apply) -> bool:
     op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
     if isinstance(op, Alloc):
         return node.outputs[0].type.ndim > 1
-    return isinstance(op, Eye | AllocDiag | SpecifyAssumptions) or any(map(_is_matrix, node.inputs))
+    if isinstance(op, Eye | AllocDiag | SpecifyAssumptions) or type(op).__module__.startswith(LINEAR_ALGEBRA):
+        return True
+    return any(map(_is_matrix, node.inputs))
 
 
 def _is_matrix(variable: Variable) -> bool:
@@ -62,12 +68,13 @@ def _is_matrix(variable: Variable) -> bool:
 def _where_applicable(rewriter: NodeRewriter) -> NodeRewriter:
     @node_rewriter(rewriter.tracks())
     def applicable(fgraph, node):
-        return rewriter.transform(fgraph, node) if _may_have_diagonals(fgraph) else None
+        return rewriter.transform(fgraph, node) if _may_have_known_matrices(fgraph) else None
 
     return applicable
 
 
 for _name in IDLE:
     for _database in ("canonicalize", "stabilize", "specialize"):
+        # Not each version has all of them.
         for _rewriter in tuple(optdb[_database].__db__.get(_name, ())):
             optdb[_database].register(f"applicable_{_name}", _where_applicable(_rewriter), APPLICABLE)

@@ -7,6 +7,7 @@ import pytest
 from pytensor.tensor.blas import Dot22
 from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting import math
+from pytensor.tensor.rewriting.linalg import products
 
 from synk.compile import array_mode
 
@@ -32,11 +33,19 @@ def test_a_product_with_a_diagonal_matrix_scales(product, wanted):
     assert not any(isinstance(node.op, Dot | Dot22) for node in function.maker.fgraph.toposort())
 
 
-def test_what_makes_diagonals_is_looked_for_once_a_graph_has_it(monkeypatch):
+def test_an_orthogonal_matrix_by_its_transpose_is_the_identity():
+    q, _ = pt.linalg.qr(x)
+    function = pytensor.function([x], q.T @ q, mode=array_mode())
+    np.testing.assert_array_equal(function(X.T), np.eye(2))
+    assert not any(isinstance(node.op, Dot | Dot22) for node in function.maker.fgraph.toposort())
+
+
+@pytest.mark.parametrize("module", [math, products], ids=["diagonal", "orthogonal"])
+def test_kinds_of_matrices_are_asked_for_in_graphs_that_may_have_them(module, monkeypatch):
     asked = []
-    plain = math.check_assumption
-    monkeypatch.setattr(math, "check_assumption", lambda *given: asked.append(given) or plain(*given))
+    plain = module.check_assumption
+    monkeypatch.setattr(module, "check_assumption", lambda *given: asked.append(given) or plain(*given))
     pytensor.function([x], pt.tanh(x @ x.T), mode=array_mode())
     assert not asked
-    pytensor.function([d, x], pt.tanh(pt.diag(d) @ x), mode=array_mode())
+    pytensor.function([x], pt.tanh(pt.linalg.qr(x)[0] @ x), mode=array_mode())
     assert asked
