@@ -34,9 +34,9 @@ def test_a_product_with_a_diagonal_matrix_scales(product, wanted):
 
 
 def test_an_orthogonal_matrix_by_its_transpose_is_the_identity():
-    q, _ = pt.linalg.qr(x)
+    q, _ = pt.linalg.qr(x, mode="complete")
     function = pytensor.function([x], q.T @ q, mode=array_mode())
-    np.testing.assert_array_equal(function(X.T), np.eye(2))
+    np.testing.assert_array_equal(function(X), np.eye(2))
     assert not any(isinstance(node.op, Dot | Dot22) for node in function.maker.fgraph.toposort())
 
 
