@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup mnist resnet test test-all test-graphs check soak faults machines-suite chaos linker-suite pytensor-bench torch-suite \
-    gpu-plans gpu-plans-ready other-processors without-gpu bench figures gpu-wheels gpu-test gpu-bench clean
+    gpu-plans gpu-plans-ready other-processors without-gpu bench peers figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -176,6 +176,19 @@ bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MP
 	$(BENCH)/bin/python benchmarks/collectives.py
 	$(BENCH)/bin/python benchmarks/fit.py
 
+# JAX is large, too.
+PEERS := .venv-peers
+PEERS_READY := $(PEERS)/.ready
+
+peers: ROUNDS = 12
+peers: $(PEERS_READY)  ## compare steps and starts with JAX and torch.compile, half an hour
+	$(PEERS)/bin/python benchmarks/peers.py --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+$(PEERS_READY): setup.cfg pyproject.toml
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --editable '.[demos,onednn,peers]'
+	touch $@
+
 figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into docs/performance.rst
 	sed -i '/^\.\. figures/q' docs/performance.rst
 	{ echo; $(BENCH)/bin/python -m synk bench; echo; $(BENCH)/bin/python benchmarks/collectives.py; } \
@@ -211,5 +224,5 @@ $(GPU_READY): setup.cfg pyproject.toml benchmarks/gpu_environment.py
 	touch $@
 
 clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) $(BENCH) $(PLANS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(PEERS) $(PLANS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

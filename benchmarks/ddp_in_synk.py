@@ -12,9 +12,9 @@ import machine  # noqa: F401
 
 # isort: split
 
-import ddp_batches
 import lines
 import mlp
+import mlp_data as data
 
 import synk
 from synk.extensions import updates
@@ -26,15 +26,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True, help="of each host")
     parser.add_argument("--hosts")
     parser.add_argument("--interface")
-    ddp_batches.add_options(parser)
+    data.add_options(parser)
     options = parser.parse_args()
     start = time.perf_counter()
     synk.fork(options.ranks, hosts=options.hosts, interface=options.interface, threads=1)
-    net = mlp.network(mlp.first_layers())
-    rule = {"learning_rate": mlp.RATE, "momentum": mlp.MOMENTUM}
+    net = mlp.network(data.first_layers())
+    rule = {"learning_rate": data.RATE, "momentum": data.MOMENTUM}
     train = make_train_function(net.loss, net.params, [net.x, net.y], updates.nesterov_momentum, **rule)
-    x, y = (synk.data(values) for values in mlp.images(options.rows))
-    batches = ddp_batches.batches(options)
+    x, y = (synk.data(values) for values in data.images(options.rows))
+    batches = data.batches(options)
     lines.serve(lambda number: float(train(x, y, batch=next(batches))), [], time.perf_counter() - start)
     synk.close()
 

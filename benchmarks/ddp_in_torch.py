@@ -11,9 +11,9 @@ import machine  # noqa: F401
 
 # isort: split
 
-import ddp_batches
 import lines
 import mlp
+import mlp_data as data
 import numpy as np
 import torch
 
@@ -23,16 +23,16 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--place", required=True, help="where rank 0 listens")
-    ddp_batches.add_options(parser)
+    data.add_options(parser)
     options = parser.parse_args()
     start = time.perf_counter()
     torch.set_num_threads(1)
     group = {"rank": options.rank, "world_size": options.ranks}
     torch.distributed.init_process_group("gloo", init_method=f"tcp://{options.place}", **group)
-    net = torch.nn.parallel.DistributedDataParallel(mlp.module(torch, mlp.first_layers()))
+    net = torch.nn.parallel.DistributedDataParallel(data.module(torch, data.first_layers()))
     update = mlp.optimizer(torch, net)
-    x, y = map(torch.tensor, mlp.images(options.rows))
-    batches = ddp_batches.batches(options)
+    x, y = map(torch.tensor, data.images(options.rows))
+    batches = data.batches(options)
 
     def step(number: int) -> float:
         mine = torch.tensor(np.array_split(next(batches), options.ranks)[options.rank])

@@ -31,6 +31,7 @@ class Block(NamedTuple):
     seconds: float  # of the slowest leader
     losses: list[float]  # of each step, mean over the leaders
     peaks: list[int]  # bytes, of each rank: the most memory that it ever had at once
+    processor: float  # seconds of it that all ranks took together
 
 
 class Crew:
@@ -98,6 +99,7 @@ class Crew:
             seconds=max(answer["seconds"] for answer in answers),
             losses=[sum(losses) / len(losses) for losses in of_steps],
             peaks=[peak for answer in answers for peak in answer["peaks"]],
+            processor=sum(answer["processor"] for answer in answers),
         )
 
     def kill(self) -> None:
@@ -144,7 +146,7 @@ def serve(
     step : callable
         ``step(number)`` returns the loss, which may be on a GPU: nobody waits for it before the last step.
     pids : iterable of int
-        Processes whose peaks of memory to report.
+        Processes whose peaks of memory and time of the processor to report.
     ready : float
         Seconds that it took until here, from where the leader counts them.
     finish : callable, optional
@@ -153,7 +155,7 @@ def serve(
     pids, number = list(pids), 0
     say({"ready": ready})
     for line in sys.stdin:
-        losses, start = [], time.perf_counter()
+        losses, start, before = [], time.perf_counter(), processor(pids)
         for _ in range(json.loads(line)["steps"]):
             losses.append(step(number))
             number += 1
@@ -162,6 +164,7 @@ def serve(
         say(
             {
                 "seconds": time.perf_counter() - start,
+                "processor": processor(pids) - before,
                 "losses": losses,
                 "peaks": [peak(pid) for pid in pids],
             }
@@ -178,3 +181,9 @@ def peak(pid: int) -> int:
     # Unlike ru_maxrss this begins anew with the program, and can be read of other processes.
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return 1024 * int(fields["VmHWM"].removesuffix("kB"))
+
+
+def processor(pids: Iterable[int]) -> float:
+    """Return the seconds of the processor that these have taken since they began, with all their threads."""
+    # Linux makes a process's clock of its number so, as clock_getcpuclockid would return it.
+    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)

@@ -11,7 +11,7 @@ for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
 # After the loop: with synk comes NumPy.
 from synk.tools.bench import how_busy  # noqa: E402
 
-OTHERS = ("numba", "torch")
+OTHERS = ("numba", "torch", "jax")
 
 
 def describe() -> str:

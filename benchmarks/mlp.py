@@ -6,18 +6,13 @@ A training step is the gradient and an update by stochastic gradient descent wit
 """
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from mlp_data import MOMENTUM, RATE, SIZES, Layers, first_layers, images, module
 from rivals import Candidate
-
-SIZES = (784, 800, 800, 10)
-RATE, MOMENTUM = 0.01, 0.9
-
-Layers = list[tuple[np.ndarray, np.ndarray]]  # weights (inputs, outputs) and biases
 
 
 class Network(NamedTuple):
@@ -27,24 +22,6 @@ class Network(NamedTuple):
     y: Any  # int64 (rows,)
     params: list[Any]  # shared variables: weights and biases in turn
     loss: Any
-
-
-def first_layers(sizes: tuple[int, ...] = SIZES) -> Layers:
-    """Return weights that keep the size of signals, arXiv:1502.01852, and zero biases; always the same."""
-    rng = np.random.default_rng(1)
-    return [
-        (
-            rng.normal(scale=np.sqrt(2 / n_in), size=(n_in, n_out)).astype("float32"),
-            np.zeros(n_out, "float32"),
-        )
-        for n_in, n_out in pairwise(sizes)
-    ]
-
-
-def images(rows: int, sizes: tuple[int, ...] = SIZES) -> tuple[np.ndarray, np.ndarray]:
-    """Return noise instead of digits, which take as long: float32 pixels and int64 labels."""
-    rng = np.random.default_rng(2)
-    return rng.random((rows, sizes[0]), "float32"), rng.integers(sizes[-1], size=rows)
 
 
 def rectified(x: Any) -> Any:
@@ -83,17 +60,6 @@ def nesterov(net: Network) -> tuple[list[Any], list[tuple[Any, Any]]]:
         updates += [(v, new_v), (p, p + momentum * new_v - rate * g)]
         velocities.append(v)
     return velocities, updates
-
-
-def module(torch: Any, layers: Layers) -> Any:
-    """Write the perceptron as a torch module."""
-    parts: list[Any] = []
-    for weights, biases in layers:
-        linear = torch.nn.Linear(*weights.shape)
-        linear.weight.data = torch.tensor(weights.T.copy())
-        linear.bias.data = torch.tensor(biases)
-        parts += [linear, torch.nn.ReLU()]
-    return torch.nn.Sequential(*parts[:-1])
 
 
 def optimizer(torch: Any, net: Any) -> Any:

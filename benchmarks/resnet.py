@@ -15,7 +15,6 @@ before synk's first step. Without torch, synk is measured alone.
 
 import argparse
 import contextlib
-import os
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ import machine  # isort: split
 
 import markdown_tables
 import numpy as np
+import starts
 from lines import Crew, free_port
 
 from synk.tools.bench import pairs
@@ -130,7 +130,7 @@ def time_start(options: argparse.Namespace, folder: Path) -> str:
     """Time what comes before the first step, with nothing compiled kept and with all of it."""
     seconds: dict[str, list[float]] = {"warm": [], "cold": []}
     to_first_step(options, folder / "kept")
-    for number, name in pairs.in_turn(list(seconds), rounds=1 if options.quick else 3):
+    for number, name in markdown_tables.in_turn(list(seconds), rounds=1 if options.quick else 3):
         caches = folder / ("kept" if name == "warm" else str(number))
         seconds[name].append(to_first_step(options, caches))
     rows = [[name, pairs.in_units(statistics.median(times))] for name, times in seconds.items()]
@@ -139,9 +139,7 @@ def time_start(options: argparse.Namespace, folder: Path) -> str:
 
 def to_first_step(options: argparse.Namespace, caches: Path) -> float:
     """Return the seconds from a fork to its first step, less those of later steps."""
-    flags = f"base_compiledir={caches}/pytensor,{os.environ.get('PYTENSOR_FLAGS', '')}"
-    environment = {"SYNK_CACHE": str(caches / "synk"), "PYTENSOR_FLAGS": flags}
-    with Crew([*OURS, *of_net(options)], environment=environment) as crew:
+    with Crew([*OURS, *of_net(options)], environment=starts.compiled_in(caches)) as crew:
         before, first = crew.ready(), crew.run(1).seconds
         return before + first - statistics.median(crew.run(1).seconds for _ in range(3))
 

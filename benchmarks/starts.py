@@ -58,15 +58,25 @@ def folder(name: str, kept: str) -> contextlib.AbstractContextManager[str]:
 
 def run(name: str, graph: str, caches: str) -> tuple[float, dict[str, float]]:
     """Run the script once; return the seconds from before its start to its end, and by phase."""
-    flags = f"base_compiledir={caches}/pytensor,{os.environ.get('PYTENSOR_FLAGS', '')}"
-    places = {"SYNK_CACHE": f"{caches}/synk", "NUMBA_CACHE_DIR": f"{caches}/numba", "PYTENSOR_FLAGS": flags}
     command = [sys.executable, "-W", "ignore", SCRIPT, MODES[name.partition(",")[0]], graph]
     start = time.monotonic()  # the same clock in all processes
-    done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(
+        command, env=os.environ | compiled_in(caches), capture_output=True, text=True, timeout=SECONDS
+    )
     if done.returncode:
         raise SystemExit(f"{name} failed to start:\n{done.stderr}")
     ends = json.loads(done.stdout)
     return ends[-1] - start, dict(zip(PHASES, durations(start, ends), strict=True))
+
+
+def compiled_in(caches: str | Path) -> dict[str, str]:
+    """Return variables of the environment by which all that is compiled lies below a folder."""
+    return {
+        "SYNK_CACHE": f"{caches}/synk",
+        "NUMBA_CACHE_DIR": f"{caches}/numba",
+        "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor,{os.environ.get('PYTENSOR_FLAGS', '')}",
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/torch",
+    }
 
 
 def durations(start: float, ends: list[float]) -> Iterator[float]:

@@ -137,6 +137,10 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
             ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"],
             marks=pytest.mark.soak,  # tests/demos trains it, and `check` and `Crew` are tested above
         ),
+        (
+            ["peers.py", "--only", "steps", "update"],
+            ["batch 500, adam", "synk, shard=None", "10,000 parameters, 4 ranks", "memcpy of its bytes"],
+        ),
         (["variables.py"], ["broadcast, first", "restart"]),
     ],
     ids=lambda value: value[0],
