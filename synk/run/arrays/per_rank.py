@@ -93,6 +93,9 @@ class PerRank:
                 variable, collective = found
                 remedy = effect.remedies[variable]
                 raise ValueError(_replaced(effect.name, self._variables[variable], collective, remedy))
+            for variable in effect.takes_parts if self._ranks.n_ranks > 1 else ():
+                if variable not in state and not lost.has(variable):
+                    raise ValueError(_already_added(effect.name, self._variables[variable]))
             lost.note(effect)
             for variable in effect.takes_equal:
                 if variable in state and state[variable].kind != LEFT and self._ranks.n_ranks > 1:
@@ -100,9 +103,6 @@ class PerRank:
                     raise ValueError(
                         _refusal(effect.name, self._variables[variable], state[variable], remedy)
                     )
-            for variable in effect.takes_parts if self._ranks.n_ranks > 1 else ():
-                if variable not in state and not lost.has(variable):
-                    raise ValueError(_already_added(effect.name, self._variables[variable]))
             # Updated variables inherit "per rank" from what they are computed from, by the state before the
             # step.
             spread = [(made, one) for made, of in effect.computed_from for one in of if one in state]
