@@ -104,6 +104,7 @@ class RunMemory:
         self.remembered.drop_all()
         self.staging.drop_all()
         self.temporary.drop_all()
+        self.shared_storage.separate_all()
         self.shared_storage.release_all()
 
     def leave_storage(self) -> None:

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 from synk.run.arrays.ranks_by_machine import RanksByMachine
 from synk.run.arrays.variables import RankVariables
-from synk.transport.memory.segments import SegmentTable, aligned
+from synk.transport.memory.segments import ALIGNMENT, SegmentTable, aligned
+from synk.transport.processes.signals import hold_signals
 from synk.values import messages
 from synk.values.errors import SharedMemoryFull
 
@@ -54,6 +55,13 @@ class VectorOnce(NamedTuple):
     dtype: str
     length: int  # elements
     places: tuple[tuple[int, int, tuple[int, ...]], ...]  # identity, first element, shape
+
+
+class VectorsOnce(NamedTuple):
+    """References to vectors in which variables live once."""
+
+    vectors: tuple[messages.ArrayRef, ...]
+    progress: messages.ArrayRef  # a row for each rank, where it counts what it has begun and ended
 
 
 class VariableMemory(NamedTuple):
@@ -201,7 +209,7 @@ class SharedStorage:
 
     # --- variables that live once ------------------------------------------------------------------
 
-    def place_once(self, vectors: Sequence[VectorOnce]) -> tuple[messages.ArrayRef, ...] | None:
+    def place_once(self, vectors: Sequence[VectorOnce]) -> VectorsOnce | None:
         """Let variables live once, laid out in vectors; return references to the vectors.
 
         The variables must be equal on all ranks, and the ranks must be on one machine. Each rank copies its
@@ -213,17 +221,18 @@ class SharedStorage:
         refs = self._refs_once(segment, vectors, offsets)
         if not all(self._is_once_at(identity, ref) for identity, ref in refs):
             try:
-                segment = self._segments.allocate(offsets[-1])
+                segment = self._segments.allocate(offsets[-1] + ALIGNMENT * self._ranks.n_ranks)
             except SharedMemoryFull:
                 return None
             refs = self._refs_once(segment, vectors, offsets)
-            self._store_once(segment, refs)
-        return tuple(
-            [
-                messages.ArrayRef(segment, one.dtype, (one.length,), offset)
-                for one, offset in zip(vectors, offsets, strict=False)
-            ]
-        )
+            with hold_signals():  # an exception halfway would leave this rank's values outside of the vectors
+                self._store_once(segment, refs)
+        found = [
+            messages.ArrayRef(segment, one.dtype, (one.length,), offset)
+            for one, offset in zip(vectors, offsets, strict=False)
+        ]
+        words = self._ranks.n_ranks, ALIGNMENT // 8
+        return VectorsOnce(tuple(found), messages.ArrayRef(segment, "<i8", words, offsets[-1]))
 
     def _is_once_at(self, identity: int, ref: messages.ArrayRef) -> bool:
         return identity in self._once and self._placements[identity].refs[0] == ref
@@ -262,6 +271,10 @@ class SharedStorage:
             for identity in once:
                 self.release(identity)
 
+    def separate_all(self) -> None:
+        """Give each rank its own copy of all variables that live once."""
+        self.separate(list(self._once))
+
     # --- where variables are -----------------------------------------------------------------------
 
     def take_stored(self, identity: int) -> None:
@@ -277,6 +290,8 @@ class SharedStorage:
         for nbytes, extents in divide_among_blocks(others):
             with suppress(SharedMemoryFull):  # collectives then copy these variables into staging buffers
                 placed.update(self._allocate(nbytes, extents))
+        # Those of which all ranks have the same array must leave it: a staging buffer goes back to each rank.
+        self.separate(n for n in others if n not in placed)
         for n, placement in placed.items():
             self._placements[n] = placement._replace(refs=self._refs(n, placement, wanted[n]))
         use_storage = tuple([messages.UseStorage(n, self._placements[n].refs) for n in placed])

@@ -11,7 +11,7 @@ Where the ranks do not share memory, the step is an all-reduce and the update fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
@@ -25,7 +25,7 @@ from synk.exact.elementwise_updates import NotElementwise, VectorUpdates, along
 from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import SPENT, Effect
-from synk.run.arrays.shared_storage import VectorOnce
+from synk.run.arrays.shared_storage import VectorOnce, VectorsOnce
 from synk.run.collectives.reduce import AllReduceStep
 from synk.run.functions.announced_rows import AnnouncedRows
 from synk.run.functions.graph_function import GraphFunction
@@ -37,7 +37,9 @@ from synk.transport.comm import SharedArrays
 from synk.values import messages
 
 CACHE_LINE = 64  # bytes; in no line of a vector do two ranks write
-ATTEMPTS = 3  # layouts that others may undo, before the variables stay where they are
+ATTEMPTS = 3  # layouts that others may undo at first, before the variables stay where they are
+CALLS_A_LAYOUT = 20  # after so many calls, one more: laying out costs about as much as a few calls
+NO_ROOM = "there is no room for them in shared memory"
 
 
 class ShardedUpdate(StepFunction):
@@ -53,15 +55,31 @@ class ShardedUpdate(StepFunction):
         super().__init__(owner, name or update.name, update.inputs, "none")
         self._update, self._flat, self._make = update, flat, make
         self._rule, self._declined = _rule(update, flat)
-        if required and (reason := self._reason()) and owner.n_ranks > 1:
-            raise ValueError(f"{self.name!r} cannot be divided among the ranks: {reason}")
+        self._required = required
+        self._check_required()
         places = () if self._rule is None else self._rule.places
         self._variables = [place.variable for of_vector in places for place in of_vector]
         vectors = () if self._rule is None else self._rule.vectors
         self._parts = [pytensor.shared(np.zeros(0, one.type.dtype), name=one.name) for one in vectors]
         self._of_ranks: tuple[int, Any] = 0, None  # for how many ranks the function of the vectors is, and it
-        self._layout: tuple[messages.ArrayRef, ...] | None = None
-        self._attempts = 0
+        self._layout: VectorsOnce | None = None
+        self._n_layouts = self._n_calls = 0  # with the present number of ranks
+
+    def _check_required(self) -> None:
+        """Raise ValueError if the update must be divided among the ranks, but cannot."""
+        if self._required and (reason := self._reason()) and self._owner.n_ranks > 1:
+            raise ValueError(f"{self.name!r} cannot be divided among the ranks: {reason}")
+
+    def updated_variables(self) -> tuple[Any, ...]:
+        return self._update.updated_variables()
+
+    def join(self, others: Collection[Any]) -> None:
+        # All parts of a command are prepared before the first one runs, so another part would find the
+        # variables where this one needs them, or this one where the other needs them.
+        moved = [one for one in self._variables if one in others]
+        if moved:
+            self._declined = f"another part of its sequence changes or collects {describe(moved[0])}"
+            self._check_required()
 
     @property
     def scattered(self) -> tuple[Any, ...]:
@@ -142,19 +160,22 @@ class ShardedUpdate(StepFunction):
         if self._rule is None or self._reason():
             return [effect._replace(leaves_equal=(*effect.leaves_equal, flat))]
         since = f"{self.name!r}, which has added up the parts"
-        return [effect._replace(leaves_per_rank=(flat,), since=since, kind=SPENT)]
+        spent = flat, *self._owner.memory.shared.identify_all(self._parts)
+        return [effect._replace(leaves_per_rank=spent, since=since, kind=SPENT)]
 
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
         memory = self._owner.memory
         flat = memory.shared.identify(self._flat)
         memory.shared_storage.ensure([flat])
-        vectors = None if self._reason() else self._place_once()
+        if memory.shared_storage.stored_arrays([flat]) is None:
+            self._declined = NO_ROOM
+        once = None if self._reason() else self._place_once()
         call: messages.Call
         watched: tuple[int, ...]
-        if vectors is None:
+        if once is None:
             prepared = self._update.prepare_step(values, options)
             call = SummedCall(**_fields(prepared.step), flat=flat)
-            watched, reuse = (flat,), prepared.reuse
+            watched, reuse, failed = (flat,), prepared.reuse, None
         else:
             variables = memory.shared.identify_all(self._variables)
             plan = self._update.plan(values, options)
@@ -162,14 +183,32 @@ class ShardedUpdate(StepFunction):
             call = ShardedCall(
                 **_fields(plan.step(function.ready(), memory.staging, AnnouncedRows())),
                 flat=flat,
-                vectors=vectors,
+                vectors=once.vectors,
+                progress=once.progress,
                 cells=memory.shared.identify_all(self._parts),
                 variables=variables,
             )
-            watched, reuse = (flat, *variables), plan.reuse(call)
-        return PreparedStep(call, None, reuse=reuse and reuse._replace(variables=watched))
+            watched, reuse, failed = (flat, *variables), plan.reuse(call), self._failed
+            memory.segments.array(once.progress)[...] = 0
+        reuse = reuse and reuse._replace(variables=watched)
+        return PreparedStep(call, self._note_call, reuse=reuse, failed=failed)
 
-    def _place_once(self) -> tuple[messages.ArrayRef, ...] | None:
+    def _failed(self) -> Effect:
+        """Return which variables are between two steps, since some ranks have updated their part alone."""
+        memory = self._owner.memory
+        if self._layout is None or self._layout.progress.segment not in memory.segments.mapped():
+            return Effect()
+        counts = memory.segments.array(self._layout.progress)[:, 0].tolist()
+        if len(set(counts)) == 1 and counts[0] % 2 == 0:
+            return Effect()
+        since = f"a call of {self.name!r} was cut short; synk.restart() goes back to the last commit"
+        return Effect(leaves_per_rank=self._update.updated(), since=since)
+
+    def _note_call(self, of_ranks: Sequence[Any]) -> list[Any]:
+        self._n_calls += 1
+        return []
+
+    def _place_once(self) -> VectorsOnce | None:
         """Lay the variables out; None if every rank is to update all of them."""
         assert self._rule is not None
         identify = self._owner.memory.shared.identify
@@ -183,10 +222,10 @@ class ShardedUpdate(StepFunction):
             for vector, places in zip(self._rule.vectors, self._rule.places, strict=True)
         ]
         layout = self._owner.memory.shared_storage.place_once(vectors)
-        self._attempts += layout != self._layout
+        self._n_layouts += layout != self._layout
         if layout is None:
-            self._declined = "there is no room for them in shared memory"
-        elif self._attempts > ATTEMPTS:
+            self._declined = NO_ROOM
+        elif self._n_layouts > ATTEMPTS + self._n_calls // CALLS_A_LAYOUT:
             self._declined = "others change them between its calls"
         self._layout = layout
         return None if self._declined else layout
@@ -197,6 +236,7 @@ class ShardedUpdate(StepFunction):
         n_ranks, function = self._of_ranks
         if n_ranks != self._owner.n_ranks:
             n_ranks = self._owner.n_ranks
+            self._n_layouts = self._n_calls = 0
             function = _function_of_vectors(
                 self._rule, self._parts, n_ranks, self.inputs, self.name, self._make
             )
@@ -277,6 +317,7 @@ class ShardedCall(messages.Call):
 
     flat: int = 0
     vectors: tuple[messages.ArrayRef, ...] = ()
+    progress: Any = None  # the `ArrayRef` of the words in which each rank counts its updates
     cells: tuple[int, ...] = ()  # identities of the variables in whose place the function finds its parts
     variables: tuple[int, ...] = ()  # identities of the variables that live in the vectors
 
@@ -291,8 +332,8 @@ class ShardedCall(messages.Call):
 
     def _bind(self, rank: Rank) -> BoundParts:
         """Look up this rank's parts; its own values of the variables are in the vectors afterwards."""
-        for variable in self.variables:
-            rank.variables.shared_arrays(variable)
+        places = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        assert None not in places, "the variables have the shapes of their places in the vectors"
         flats = rank.variables.shared_arrays(self.flat)
         assert flats is not None, "the flat vector is stored in shared memory"
         vectors = [rank.segments.array(ref) for ref in self.vectors]
@@ -305,7 +346,9 @@ class ShardedCall(messages.Call):
         ]
         cells = [rank.variables[one].container.storage for one in self.cells]
         shared = [flats, *[SharedArrays([one] * rank.n_ranks, rank.rank) for one in vectors]]
-        return BoundParts(self, call.program, arguments, [one[start:stop] for one in vectors], cells, shared)
+        mine = [one[start:stop] for one in vectors]
+        progress = rank.segments.array(self.progress)[rank.rank]
+        return BoundParts(self, call.program, arguments, mine, cells, progress, shared)
 
 
 class BoundParts(NamedTuple):
@@ -316,10 +359,12 @@ class BoundParts(NamedTuple):
     arguments: list[Any]
     parts: list[Any]
     cells: list[list[Any]]  # the storage of the function's variables
+    progress: Any  # the first element is the number of updates that this rank has begun and ended
     shared: list[SharedArrays]  # all ranks' flat vectors, and the vectors, for the ranks to compare
 
     def run(self) -> None:
         """Run the function on the parts."""
+        self.progress[0] += 1
         for cell, mine in zip(self.cells, self.parts, strict=True):
             cell[0] = mine
         try:
@@ -330,6 +375,7 @@ class BoundParts(NamedTuple):
         finally:
             for cell, mine in zip(self.cells, self.parts, strict=True):
                 cell[0] = mine[:0].copy()  # what a commit and the script see of it
+        self.progress[0] += 1
 
 
 def part(length: int, n_ranks: int, itemsize: int) -> list[tuple[int, int]]:

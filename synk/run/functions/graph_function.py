@@ -147,9 +147,12 @@ class GraphFunction(StepFunction):
         """Return the identities of variables, without random states."""
         return self._owner.memory.shared.identify_all([one for one in variables if is_tracked(one)])
 
+    def updated_variables(self) -> tuple[Any, ...]:
+        return tuple([update.variable for update in self._definition.updates])
+
     def updated(self) -> tuple[int, ...]:
         """Return the identities of the shared variables that the function updates, without random states."""
-        return self._tracked([update.variable for update in self._definition.updates])
+        return self._tracked(self.updated_variables())
 
     def effects(self) -> list[Effect | None]:
         self.ready()

@@ -56,6 +56,7 @@ class PreparedStep(NamedTuple):
     reshapes: tuple[int, ...] = ()  # identities of variables whose number of rows may change
     reuse: ReuseConditions | None = None  # None if the step must be prepared anew each time
     code: Code | None = None  # the script's code that it runs
+    failed: Callable[[], Effect] | None = None  # tells what the step has done, after a command has failed
 
 
 class PreparedCommand:
@@ -70,6 +71,7 @@ class PreparedCommand:
         self.steps, *self.selected = _without_rows([entry.step for entry in prepared])
         self._finish = [(place, entry.finish) for place, entry in enumerate(prepared) if entry.finish]
         self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
+        self._failed = [entry.failed for entry in prepared if entry.failed]
         self._effects = effects
         self._change: tuple[State | None, State] = None, {}  # what is per rank before and after the last run
         self._num_slices = num_slices
@@ -99,7 +101,7 @@ class PreparedCommand:
             results = owner.run(self.steps, start, stop)
             per_rank.now = after
         except BaseException:  # a signal handler may raise between any two lines
-            per_rank.note_failed(self._effects)
+            per_rank.note_failed([*self._effects, *[failed() for failed in self._failed]])
             raise
         values: list[Any] = []
         for position, finish in self._finish:

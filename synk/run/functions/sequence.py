@@ -53,6 +53,9 @@ class SequenceFunction(Function):
         for function in self._functions:
             function.check_open()  # its run may have been closed; from now on both belong to the same run
             function.check_compared()
+        for item in self._functions:
+            others = [other for other in self._items if other is not item]
+            item.join({variable for other in others for variable in _changed(other)})
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
         kinds = [function.returns for function in self._functions if function.returns != "none"]
         super().__init__(
@@ -166,6 +169,11 @@ def _as_item(item: Any) -> StepFunction | Item:
             f"or (synk.all_reduce, variable), got {item!r}"
         )
     return collective.of(item.args, item.keywords)
+
+
+def _changed(item: StepFunction | Item) -> Sequence[Any]:
+    """Return the shared variables that an item changes; a collective may also store them elsewhere."""
+    return item.updated_variables() if isinstance(item, StepFunction) else item.variables
 
 
 def _options_for(options: CallOptions, function: StepFunction) -> CallOptions:

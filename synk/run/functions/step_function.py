@@ -7,7 +7,7 @@ Function -> StepFunction: GraphFunction, a graph that every rank computes
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from synk.run.functions.function import Function
@@ -33,6 +33,16 @@ class StepFunction(Function):
     @abstractmethod
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
         """Check a call, and return its only step."""
+
+    @abstractmethod
+    def updated_variables(self) -> tuple[Any, ...]:
+        """Return the shared variables that the function updates."""
+
+    def join(self, others: Collection[Any]) -> None:
+        """Take note of the shared variables that other parts of the same command update, or collect.
+
+        Raises ValueError if the function cannot run beside them.
+        """
 
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         yield [self.prepare_step(values, options)]

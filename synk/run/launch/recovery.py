@@ -130,7 +130,9 @@ class Recovery:
     def restore(self) -> list[str]:
         """Set rank 0's variables to their committed values; return the names of variables that have none."""
         per_rank = self._memory.per_rank
-        before, per_rank.now = per_rank.now, self._committed_per_rank  # other variables start equal
+        before = per_rank.now
+        spent = {one: since for one, since in before.items() if since.kind == SPENT}
+        per_rank.now = {**spent, **self._committed_per_rank}  # other variables start equal
         missing = []
         for share in self._memory.shared.shares():
             if share.identity in self._committed:

@@ -12,6 +12,7 @@ from support.processes.of_rank import runs_of, same_on_all
 from support.slow import slow
 from synk.extensions import updates
 from synk.extensions.train import make_train_function
+from synk.run.arrays.shared_storage import SharedStorage
 from synk.run.session import current
 from synk.values.errors import SharedMemoryFull
 
@@ -79,12 +80,14 @@ def pair(module_ranks):
 
 @pytest.fixture
 def runs(pair):
-    """Return the two trainings, with the values that they began with."""
+    """Return the two trainings, with the values that they began with, and as many layouts to come."""
     begun = {"t": 0, **{name: value.astype("float32") for name, value in Trained.begin().items()}}
     for trained in pair:
         for variable in trained.step.state:
             value = begun.get(variable.name, np.zeros(variable.get_value().shape))
             synk.broadcast(variable, np.asarray(value, variable.type.dtype))
+    finish = pair[1].step._items[-1]
+    finish._n_layouts, finish._declined = 0, ""  # or all but the first tests would see every rank update all
     return pair
 
 
@@ -174,6 +177,64 @@ def test_what_changes_or_reads_variables_between_steps_does_so_as_before(module_
         change(*arguments)
         trained.train(2)
     assert_equal(*runs, module_ranks)
+
+
+def in_a_sequence(trained):
+    """Return items of a sequence that change, move or read the parameter W, by name."""
+    W = trained.params[0]
+    return {
+        "a function": twice(trained),
+        "broadcast": partial(synk.broadcast, W),
+        "all_reduce": partial(synk.all_reduce, W, "sum"),
+        "gather": partial(synk.gather, W),
+    }
+
+
+@pytest.mark.parametrize("what", ["a function", slow("broadcast"), "all_reduce", slow("gather")])
+@pytest.mark.parametrize("place", [slow(0), slow(1), 2], ids=["first", "between", "last"])
+def test_others_in_the_same_command_find_the_variables_as_before(module_ranks, what, place):
+    runs = [Trained(updates.momentum, shard, learning_rate=0.05) for shard in (None, "auto")]
+    for trained in runs:
+        gradient, all_reduce, update, _ = trained.step.parts
+        reduced = [all_reduce, update]
+        if trained is runs[1]:
+            reduced = [synk.sharded_update(update, flat_of(trained.step.parts))]
+        items = [gradient, *reduced]
+        items.insert(place if place < 2 else len(items), in_a_sequence(trained)[what])
+        step = synk.sequence(*items)
+        for _ in range(3):
+            step(X)
+    assert_equal(*runs, module_ranks)
+    if module_ranks > 1:
+        assert "another part of its sequence changes or collects 'W'" in "\n".join(step.explanation())
+        required = synk.sharded_update(update, flat_of(trained.step.parts), required=True)
+        with pytest.raises(ValueError, match="cannot be divided among the ranks: another part"):
+            synk.sequence(gradient, required, in_a_sequence(trained)[what])
+
+
+@pytest.mark.parametrize("rule", [slow(updates.sgd), updates.clipped(updates.sgd, 0.1)])
+def test_a_loss_without_rows_is_a_step(module_ranks, rule):
+    values = []
+    for shard in (None, "auto"):
+        w = pytensor.shared(np.ones(40, "float32"), name="w")
+        step = make_train_function(pt.sqr(w).mean(), [w], [], rule, learning_rate=0.1, shard=shard)
+        step()
+        synk.broadcast(w)
+        for _ in range(8):  # the broadcast has moved it: it is laid out again, and stays
+            step()
+        values.append(same_on_all(w, module_ranks))
+    np.testing.assert_array_equal(*values)
+
+
+def test_others_that_change_the_variables_now_and_then_do_not_end_the_division(module_ranks, runs):
+    if module_ranks == 1:
+        pytest.skip("there is one rank")
+    for trained in runs:
+        for _ in range(5):
+            synk.broadcast(trained.params)
+            trained.train(25)
+    assert_equal(*runs, module_ranks)
+    assert is_divided(runs[1])
 
 
 @pytest.mark.slow
@@ -340,6 +401,62 @@ def test_without_room_in_shared_memory_every_rank_updates_all(module_ranks, monk
     assert plain.train() == divided.train()
     assert_equal(plain, divided, module_ranks)
     assert "there is no room for them in shared memory" in "\n".join(divided.step.explanation())
+
+
+def without_room_for_arrays_of_each_rank(monkeypatch):
+    """Refuse blocks in which each rank has its own array; vectors and staging buffers have room."""
+
+    def refusing(self, *arguments):
+        raise SharedMemoryFull("no room, says the test")
+
+    monkeypatch.setattr(SharedStorage, "_allocate", refusing)
+
+
+def test_without_room_for_the_flat_vectors_every_rank_updates_all(module_ranks, monkeypatch):
+    if module_ranks == 1:
+        pytest.skip("there is one rank")
+    plain, divided = (Trained(updates.sgd, shard, hidden=500, learning_rate=0.05) for shard in (None, "auto"))
+    without_room_for_arrays_of_each_rank(monkeypatch)
+    assert plain.train() == divided.train()
+    assert_equal(plain, divided, module_ranks)
+    assert "there is no room for them in shared memory" in "\n".join(divided.step.explanation())
+
+
+@pytest.mark.parametrize("what", ["set_value", slow("reduce"), slow("scatter")])
+def test_without_room_what_changes_one_rank_changes_no_other(module_ranks, runs, monkeypatch, what):
+    if module_ranks == 1:
+        pytest.skip("there is one rank")
+    rows = []
+    for trained in runs:
+        trained.train(1)
+        v = trained.params[2]
+        with monkeypatch.context() as patched:
+            without_room_for_arrays_of_each_rank(patched)
+            if what == "set_value":
+                synk.set_value(module_ranks - 1, v, np.full(21, 0.5, "float32"))
+            elif what == "reduce":
+                synk.reduce(v, "sum")
+            else:
+                synk.scatter(v, np.arange(21 * module_ranks, dtype="float32"))
+            rows.append([synk.get_value(rank, v) for rank in range(module_ranks)])
+            synk.broadcast(v)
+    np.testing.assert_array_equal(*rows)
+    for trained in runs:
+        trained.train(2)
+    assert_equal(*runs, module_ranks)
+
+
+def test_a_parameter_of_another_shape_is_refused_as_by_the_sequence(module_ranks):
+    for shard in (None, "auto"):
+        w = pytensor.shared(np.ones(5, "float32"), name="w")
+        step = make_train_function(pt.sqr(w).mean(), [w], [], updates.sgd, learning_rate=0.1, shard=shard)
+        step()
+        synk.broadcast(w, np.ones(7, "float32"))
+        with pytest.raises(AssertionError, match=r"got shape \(7,\), expected \(5,\)"):
+            step()
+        synk.broadcast(w, np.ones(5, "float32"))
+        step()
+        np.testing.assert_allclose(same_on_all(w, module_ranks), 0.96, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
