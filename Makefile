@@ -180,9 +180,8 @@ bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MP
 PEERS := .venv-peers
 PEERS_READY := $(PEERS)/.ready
 
-# A round has more steps here than elsewhere.
 peers: ROUNDS = 12
-peers: $(PEERS_READY)  ## compare steps and starts with JAX and torch.compile: ONLY="steps starts update"
+peers: $(PEERS_READY)  ## compare steps and starts with JAX and torch.compile, half an hour
 	$(PEERS)/bin/python benchmarks/peers.py --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 
 $(PEERS_READY): setup.cfg pyproject.toml
