@@ -7,8 +7,8 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
     programs/           ``emit`` has the passes decide about the program, one by one, and writes it down:
       elementwise/        joins elementwise Ops, and writes their kernels
       passes/             decisions; ``plan`` has the list of them
-      text/               writer writes the lines; program is what they become, and says whom to blame when
-                          one fails; transfer and buffers are what it calls beside implementations
+      text/               program_writer writes the lines; program is what they become, and says whom to blame
+                          when one fails; transfer and buffers are what it calls beside implementations
       graphs/             takes graphs to other processes, replaces variables, knows whose lines built them
     tables              what the passes ask about an Op: its entries, all of which may be added to
     dispatch/           entries for PyTensor's Ops, one family a file

@@ -2,6 +2,7 @@
 
     array_mode() -> Mode: rewrites, and ArrayLinker
     rewritten graph -> emit -> Program -> thunk (what pytensor.function calls)
+                                       -> thunk.run (what ranks call, by `synk.compile.rewriting.rewritten`)
 
 Usable without the rest of synk: ``pytensor.function(..., mode=array_mode())``.
 """

@@ -1,6 +1,6 @@
 """Make the `Definition` of a function of what a script writes, and check it as a whole.
 
-    inputs, outputs, updates, givens -> define -> Definition (symbolic) -> specify.to_spec
+    inputs, outputs, updates, givens -> define -> Definition, as written -> definition_for_ranks
 
 Nothing is compiled here and no message is sent.
 """

@@ -1,6 +1,6 @@
 """A function's inputs, outputs and updates, still symbolic.
 
-what a script writes -> define -> Definition -> exact_definition -> Definition: what ranks compute
+what a script writes -> define -> Definition -> definition_for_ranks -> Definition: what ranks compute
 """
 
 from __future__ import annotations

@@ -113,10 +113,10 @@ class LeaveStorage(NamedTuple):
 
 
 class Build(NamedTuple):
-    """Make a function, which is still symbolic: every rank compiles it for its own device."""
+    """Keep a function, still symbolic: a `Compile`, or its first call, compiles it for the rank's device."""
 
     function: int
-    spec: Any  # rank.spec.ProgramSpec
+    spec: Any  # run.rank.program_spec.ProgramSpec
 
 
 class Forget(NamedTuple):

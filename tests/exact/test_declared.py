@@ -16,7 +16,7 @@ from synk.exact.collectives.collectives import all_reduce
 from synk.exact.collectives.marks import addend
 from synk.exact.declared import misdeclared, sums_of_equals
 from synk.exact.define import define
-from synk.exact.undeclared import computed, warn_of_results
+from synk.exact.for_ranks import definition_for_ranks, warn_of_results
 
 N_ROWS, N_RANKS = 11, 3
 
@@ -226,9 +226,9 @@ def test_a_part_of_an_update_that_counts_for_each_slice_is_told():
             with pytest.warns(
                 synk.SynkWarning, match=f"update of 'total', declared '{mode}': .* for each slice"
             ):
-                computed(defined(None, [(total, new, mode)]))
+                definition_for_ranks(defined(None, [(total, new, mode)]))
     for new in (x.sum(), x.mean(), addend(x.mean()), total * x.sum()):  # warnings are errors
-        computed(defined(None, [(total, new, "sum")]))
-    computed(defined(None, [(total, x.prod() * x.prod(), "prod")]))
-    computed(defined(None, [(total, total + x.mean(), "avg")]))
-    computed(defined(None, [(total, total + x.sum())]))
+        definition_for_ranks(defined(None, [(total, new, "sum")]))
+    definition_for_ranks(defined(None, [(total, x.prod() * x.prod(), "prod")]))
+    definition_for_ranks(defined(None, [(total, total + x.mean(), "avg")]))
+    definition_for_ranks(defined(None, [(total, total + x.sum())]))

@@ -14,7 +14,7 @@ from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import all_reduce
 from synk.exact.define import define
 from synk.exact.explain import explain
-from synk.exact.undeclared import computed
+from synk.exact.for_ranks import definition_for_ranks
 from synk.ops import batch_norm
 
 x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
@@ -23,7 +23,7 @@ x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
 def said(outputs=None, updates=None, **options):
     inputs = options.pop("inputs", [x, y])
     definition = define("f", inputs, outputs, updates=updates, on_unused_input="ignore", **options)
-    return explain(definition, computed(definition))
+    return explain(definition, definition_for_ranks(definition))
 
 
 def test_functions_tell_which_rows_they_gather(ranks):
@@ -67,7 +67,7 @@ def test_inserted_collectives_are_built_by_the_line_whose_value_they_complete():
     total = y.sum()
     largest = pt.sort(y)[-1]
     definition = define("f", [x, y], [pt.sqrt(mean), pt.log(total), largest])
-    nodes = topological(computed(definition).outputs)
+    nodes = topological(definition_for_ranks(definition).outputs)
     joined, gathered = sorted(
         (node for node in nodes if isinstance(node.op, CollectiveOp)), key=lambda node: -len(node.inputs)
     )

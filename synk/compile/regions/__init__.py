@@ -1,9 +1,9 @@
 """Regions: runs of nodes that are compiled to one C function each.
 
-    nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
+    nodes -> grouping -> Region -> region_writer: c_text of each node -> C -> a function
 
-`c_text` is the table; elements, movement, making, indexing, products, linear_algebra, factors, blocks, loops
-and draws hold its entries.
+`c_text` is a table with an entry an Op; elements, movement, making, indexing, products, linear_algebra,
+factors, blocks, loops and draws hold the entries.
 """
 
 from synk.compile.regions import blocks as blocks

@@ -1,6 +1,7 @@
 """Functions as users call them, made by `synk.function` and `synk.sequence`.
 
-    Function.__call__ -> order inputs -> prepare (checks, staging) -> run on all ranks -> results
+    Function.__call__ -> the last command again, if the call repeats it -> results
+                      -> effects, which sends a new function -> prepare: checks, staging -> compile -> run
 
 All arguments are checked before anything is sent, so a call that is refused leaves the run unchanged.
 """

@@ -155,6 +155,7 @@ class GraphFunction(StepFunction):
         return self._tracked(self.updated_variables())
 
     def effects(self) -> list[Effect | None]:
+        """Return the effect of a call; first send the function to the ranks, unless they have it."""
         self.ready()
         return [self._effect]
 

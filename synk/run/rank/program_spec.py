@@ -1,6 +1,6 @@
 """A function in the form in which it is sent to the ranks.
 
-Definition -> ProgramSpec, in a Build message -> Program
+Definition -> specify.to_spec -> ProgramSpec, in a Build message -> RankProgram
 """
 
 from __future__ import annotations

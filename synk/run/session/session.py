@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from synk.exact.define import define
-from synk.exact.undeclared import computed, warn_of_results
+from synk.exact.for_ranks import definition_for_ranks, warn_of_results
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data
 from synk.run.arrays.per_rank import Cause
@@ -110,7 +110,7 @@ class Session:
         self._commands.check_usable()
         number = next(self.functions.numbers)
         written = define(name or f"function {number}", *args, **kwargs)
-        definition = computed(written)
+        definition = definition_for_ranks(written)
         if self.n_ranks > 1:
             warn_of_results(written)
         made = GraphFunction(self, number, written, definition, check)

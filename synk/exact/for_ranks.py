@@ -1,6 +1,8 @@
 """Make the definition that ranks compute from the user's, and warn of results that differ from one process's.
 
-Definition, as written -> computed -> Definition: what ranks compute, and how that is combined
+    Definition, as written -> definition_for_ranks -> Definition: what ranks compute, and how that is combined
+
+Here a graph of one process becomes one that any number of ranks compute exactly; `results` has the steps.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from synk.exact.definition import Definition
 from synk.exact.results import exact_definition, resolve_whole
 
 
-def computed(written: Definition) -> Definition:
+def definition_for_ranks(written: Definition) -> Definition:
     """Return the definition that each rank computes, with the collectives that its results need.
 
     Raises TypeError or ValueError, naming the result, if a result without an operation has no value of one
