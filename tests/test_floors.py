@@ -1,7 +1,8 @@
 """Imports go down the floors, never up or in a circle; extensions use the public API only.
 
 The syntax tree of every module is read, nothing is imported.
-``python tests/test_floors.py`` prints the floors with what each suite imports, and every arrow up. Rules:
+``python tests/test_floors.py`` prints the floors with what each suite imports, and every arrow up; with
+``--diagram``, it draws the suites as boxes. Rules:
 
 - every suite of synk has a floor, and imports suites of lower floors only; so have and do the parts of a
   suite, and theirs. One import alone goes up, that of ``gpu/`` where devices are chosen: there it enters
@@ -21,10 +22,12 @@ in its reader's head.
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -327,6 +330,34 @@ def table(modules: list[Module], package: str = "synk", number: str = "") -> Ite
                 yield from table(modules, f"{package}.{part}", f"{number}{at}.")
 
 
+def diagram(modules: list[Module], package: str = "synk") -> Iterator[str]:
+    """Yield the boxes of a floor of a package, side by side, from the top floor down.
+
+    A box is a part of the package with the parts that it imports, those of higher floors first.
+    """
+    drawn = [arrow for arrow in arrows(modules) if arrow.package == package]
+    for at, parts in reversed(list(enumerate(FLOORS[package], start=1))):
+        boxes = []
+        for part in sorted(parts):
+            if any(in_part(module.name, package, part) for module in modules):
+                ups = {arrow.there: arrow.goes_up for arrow in drawn if arrow.here == part}
+                below = sorted(ups, key=lambda there: (-(floor(package, there) or 0), there))
+                names = [f"{there or package}{' (up)' if ups[there] else ''}" for there in below]
+                boxes.append(box(part or package, f"imports {', '.join(names) or 'nothing'}"))
+        if boxes:
+            yield "\n".join(
+                f"{at if row == 1 else ' '} {' '.join(cells)}"
+                for row, cells in enumerate(zip(*boxes, strict=True))
+            )
+
+
+def box(*lines: str) -> list[str]:
+    """Return the lines of a box around ``lines``."""
+    width = max(map(len, lines))
+    edge = "─" * (width + 2)
+    return [f"┌{edge}┐", *(f"│ {line:{width}} │" for line in lines), f"└{edge}┘"]
+
+
 def homonyms(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for every public class name that two modules give to classes of their own."""
     homes: dict[str, set[str]] = {}
@@ -509,7 +540,60 @@ def test_a_violation_is_found(rule, sources, complaint):
     assert complaint in found[0]
 
 
+def boxes_of(drawn):
+    """Return the row of each box of a drawn diagram, and what its box says that it imports."""
+    lines = "\n".join(drawn).splitlines()
+    cells = [[cell.strip() for cell in line.split("│")[1::2]] for line in lines]
+    return {
+        name: (row, said.removeprefix("imports ").split(", "))
+        for row, names in enumerate(cells)
+        if names and not names[0].startswith("imports ")
+        for name, said in zip(names, cells[row + 1], strict=True)
+    }
+
+
+def test_a_suite_is_drawn_above_those_that_it_imports():
+    boxes = boxes_of(diagram(read_modules()))
+    drawn = [arrow for arrow in arrows(read_modules()) if arrow.package == "synk"]
+    assert len(boxes) > 8
+    assert len(drawn) > 100
+    for arrow in drawn:
+        if not is_registration(arrow.module, arrow.target):
+            (row, said), there = boxes[arrow.here or "synk"], arrow.there or "synk"
+            assert there in said
+            assert row < boxes[there][0]
+
+
+def test_a_diagram_shows_suites_with_what_they_import():
+    sources = "run.x: import synk.exact.y, synk.values.z\nops.x: import synk.exact.y\nexact.y:\nvalues.z:"
+    assert "\n".join(diagram([*made_up(sources)])).splitlines() == [
+        "  ┌───────────────┐ ┌───────────────────────┐",
+        "4 │ ops           │ │ run                   │",
+        "  │ imports exact │ │ imports exact, values │",
+        "  └───────────────┘ └───────────────────────┘",
+        "  ┌─────────────────┐",
+        "3 │ exact           │",
+        "  │ imports nothing │",
+        "  └─────────────────┘",
+        "  ┌─────────────────┐",
+        "1 │ values          │",
+        "  │ imports nothing │",
+        "  └─────────────────┘",
+    ]
+
+
+def test_the_design_shows_the_diagram_of_the_source():
+    page = (ROOT / "docs" / "design.rst").read_text()
+    if not (ROOT / "synk" / "gpu").is_dir():  # a copy by `make without-gpu`
+        page = re.sub(r" *┌─+┐\n.*│ gpu +│\n.*│\n *└─+┘\n", "", page)
+    shown = "".join(line for line in page.splitlines(keepends=True) if re.match(r" {4}.*[┐│┘]$", line))
+    assert shown == indent("\n".join(diagram(read_modules())), "    ") + "\n", "paste what --diagram prints"
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--diagram"]:
+        print("\n".join(diagram(read_modules())))
+        sys.exit()
     print(" floor part                            imports")
     print("\n".join(table(read_modules())))
     up = [arrow for arrow in arrows(read_modules()) if arrow.goes_up]
