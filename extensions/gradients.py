@@ -96,8 +96,8 @@ def flat_sum(values: Sequence[Any], variables: Sequence[Any], name: str) -> tupl
         for value, shape in zip(values, shapes, strict=True)
     ]
     expression = flatten(pieces, addend(pt.constant(np.ones((), dtype))))
-    totals, weight = unflatten(reduced(flat), shapes)
-    return flat, expression, [total / weight for total in totals]
+    totals, _ = unflatten(reduced(flat), shapes)
+    return flat, expression, [total / weight_of(flat) for total in totals]
 
 
 def reduced(flat: Any) -> Variable:
@@ -108,6 +108,16 @@ def reduced(flat: Any) -> Variable:
     if not hasattr(flat.tag, "reduced"):
         flat.tag.reduced = whole(flat, OTHERWISE)
     return flat.tag.reduced
+
+
+def weight_of(flat: Any) -> Variable:
+    """Return the weight of the vector after its all-reduce, by which gradients and their norm are divided.
+
+    It is the same variable each time: with another one in its place, all of them are divided by that.
+    """
+    if not hasattr(flat.tag, "weight"):
+        flat.tag.weight = reduced(flat)[-1]
+    return flat.tag.weight
 
 
 def own_sum(values: Sequence[Any], variables: Sequence[Any]) -> Variable:
@@ -184,8 +194,10 @@ def global_norm(flat: Any) -> Variable:
     0-d PyTensor tensor
         Of the dtype of `flat`, but float32 of float16, whose squares would overflow at 256.
     """
-    wide = pt.cast(reduced(flat), "float32") if flat.dtype == "float16" else reduced(flat)
-    return pt.sqrt(pt.sum(pt.sqr(wide[:-1] / wide[-1])))
+    total, weight = reduced(flat)[:-1], weight_of(flat)
+    if flat.dtype == "float16":
+        total, weight = pt.cast(total, "float32"), pt.cast(weight, "float32")
+    return pt.sqrt(pt.sum(pt.sqr(total / weight)))
 
 
 def listed(params: Any) -> list[Any]:

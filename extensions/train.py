@@ -82,8 +82,9 @@ def make_train_function(
         updates a part of them, where the rule is elementwise and ranks compute on cores of one machine; else
         every rank updates all. ``step.explain()`` says which, and why. "state": raise ValueError if they
         cannot. None: every rank updates all. Numbers are the same, bit by bit if the rule needs arithmetic
-        and roots alone, as all of `synk.extensions.updates` do; exp, log, tanh and powers of arrays may
-        differ in the last bit, as they are computed otherwise at the ends of arrays.
+        and roots alone; exp, log, tanh and powers of arrays may differ in the last bit, as they may be
+        computed otherwise at the ends of arrays, and so may those of `updates.clipped`, as a norm is added up
+        in another order.
     **options
         Of the rule.
 

@@ -553,8 +553,9 @@ def sharded_update(
     update : Function
         Made by `synk.function`, without scattered inputs and outputs. Its updates read ``whole(flat)``, the
         sum. They are elementwise along it if each reads the piece ``whole(flat)[i:j].reshape(shape)`` of its
-        variable, the last element ``whole(flat)[-1]``, numbers, and variables that are updated along the same
-        piece; and if the rule is the same for all pieces.
+        variable, the last element ``whole(flat)[-1]``, numbers, sums over all elements of what is elementwise
+        in ``whole(flat)[:-1]``, and variables that are updated along the same piece; and if the rule is the
+        same for all pieces.
     flat : shared vector
         Per rank: each rank has its part of the sum. Of float32 or float64, or every rank updates all.
     required : bool

@@ -37,6 +37,7 @@ BY_POSITION = {
     "scatter": "shared_vars values batch",
     "sequence": "*items",
     "set_value": "rank shared_vars values batch",
+    "sharded_update": "update flat",
     "timeline": "path",
     "timeout": "seconds",
     "topology": "file",

@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
 
-from synk.extensions.gradients import global_norm, listed, reduced
+from synk.extensions.gradients import global_norm, listed, weight_of
 from synk.extensions.updates.parts import (
     Updates,
     check_common,
@@ -71,12 +71,11 @@ def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Update
     def with_clipping(loss: Any, params: Any, **options: Any) -> Updates:
         made = rule(loss, params, **options)
         check_common(made, "clipped")
-        flat, norm = reduced(made.flat_gradient), global_norm(made.flat_gradient)
+        weight, norm = weight_of(made.flat_gradient), global_norm(made.flat_gradient)
         [limit] = scalars(norm.dtype, max_norm)
-        excess = pt.cast(pt.maximum(1, norm / limit), flat.dtype)
-        shorter = pt.concatenate([flat[:-1] / excess, flat[-1:]])  # the last is the weight
+        excess = pt.cast(pt.maximum(1, norm / limit), weight.dtype)
         variables, values = zip(*made.param_updates, strict=True)
-        values = graph_replace(values, {flat: shorter}, strict=False)
+        values = graph_replace(values, {weight: weight * excess}, strict=False)
         return made._replace(param_updates=list(zip(variables, values, strict=True)))
 
     return with_clipping

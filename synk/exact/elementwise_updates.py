@@ -6,6 +6,7 @@
 An update rule is written for each parameter; it reads the parameter's piece of the flat vector (`pieces_of`),
 the state that belongs to the parameter, and numbers that are the same for all elements. If it is elementwise
 and the same for all parameters, it can be computed for any part of the elements, wherever a parameter ends.
+Among the numbers may be sums over all elements, such as a norm: each rank adds up its part of them first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.scalar.basic import Add
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor, get_constant_idx
@@ -31,6 +33,7 @@ Pair = tuple[SharedVariable, Variable]
 Span = tuple[int, int]  # elements start:stop of the flat vector
 
 TOTAL, WEIGHT = ("total",), ("weight",)  # the keys of these leaves of a rule
+SUM = ("sum",)
 
 
 class NotElementwise(ValueError):
@@ -62,6 +65,10 @@ class VectorUpdates(NamedTuple):
         The part of each vector after the update.
     others : tuple of (shared variable, new value)
         Updates that read neither the flat vector nor the vectors: every rank computes them.
+    sums : tuple of TensorVariable
+        Inputs for sums over all elements of the flat vector, 0-d.
+    partial_sums : tuple of TensorVariable
+        What a part, ``total`` and ``weight``, adds to each of them.
     """
 
     length: int
@@ -71,6 +78,8 @@ class VectorUpdates(NamedTuple):
     weight: Any
     values: tuple[Any, ...]
     others: tuple[Pair, ...]
+    sums: tuple[Any, ...] = ()
+    partial_sums: tuple[Any, ...] = ()
 
 
 def along(updates: Sequence[Pair], flat: SharedVariable) -> VectorUpdates:
@@ -103,13 +112,27 @@ def along(updates: Sequence[Pair], flat: SharedVariable) -> VectorUpdates:
     total, weight = TensorType(flat.type.dtype, (None,))("total"), TensorType(flat.type.dtype, ())("weight")
     leaves: dict[Any, Any] = {TOTAL: total, WEIGHT: weight}
     leaves |= {("vector", k): one for k, one in enumerate(vectors)}
+    summed, nodes = reading.summed(), list(reading.sums.values())
+    partial_sums = [
+        node.op(one) for node, one in zip(nodes, reading.rules.build(summed, leaves), strict=True)
+    ]
+    sums = [node.outputs[0].type(f"sum {k}") for k, node in enumerate(nodes)]
+    leaves |= {("sum", k): one for k, one in enumerate(sums)}
     values = reading.rules.build(first.rules, leaves)
     places = [
         tuple(VectorPlace(group.variables[k], group.span[0], _shape(group.variables[k])) for group in groups)
         for k in range(len(vectors))
     ]
     return VectorUpdates(
-        length, tuple(places), tuple(vectors), total, weight, tuple(values), tuple(reading.others)
+        length,
+        tuple(places),
+        tuple(vectors),
+        total,
+        weight,
+        tuple(values),
+        tuple(reading.others),
+        tuple(sums),
+        tuple(partial_sums),
     )
 
 
@@ -191,6 +214,8 @@ class _Reading:
     rules : Rules
     others : list of (shared variable, new value)
         The updates that read neither the flat vector nor what is updated along it.
+    sums : dict of Variable to Apply
+        Sums over all elements of the flat vector, each with the node that computes it.
     """
 
     def __init__(self, updates: Sequence[Pair], flat: SharedVariable, length: int):
@@ -198,7 +223,9 @@ class _Reading:
         self._new = dict(updates)
         self._spans: dict[Variable, Span] = {}  # pieces of the flat vector
         self._weights: set[Variable] = set()
-        self._roots: dict[Variable, frozenset[Any]] = {}  # what each variable is computed from, of `_root`
+        self._all: set[Variable] = set()  # all elements of the flat vector
+        self.sums: dict[Variable, Apply] = {}
+        self._roots: dict[Variable, frozenset[Any]] = {}  # what each variable is computed from: `_roots_of`
         self._read_flat()
         self._along = self._spread()
         self.others = [pair for pair in self._new.items() if pair[0] not in self._along]
@@ -209,18 +236,27 @@ class _Reading:
         """Find the pieces and the weight; other reads of the flat vector need all of its elements."""
         slices: dict[Variable, Span] = {}
         whole: set[Variable] = set()
+        everywhere: set[Variable] = set()  # computed element by element from all elements
         for node in io_toposort([], list(self._new.values())):
             read, variable = node.inputs[0] if node.inputs else None, node.outputs[0]
             index = _constant_index(node) if read in whole else None
             if isinstance(node.op, Whole) and read is self._flat:
                 whole.add(variable)
             elif isinstance(index, slice) and index.indices(self._length + 1)[1] <= self._length:
-                slices[variable] = index.indices(self._length + 1)[:2]
+                slices[variable] = span = index.indices(self._length + 1)[:2]
+                if span == (0, self._length):
+                    self._all.add(variable)
             elif index in (-1, self._length):
                 self._weights.add(variable)
             elif read in slices and isinstance(node.op, Reshape):
                 self._spans[variable] = slices[read]
-            elif self._flat in node.inputs or not (whole | slices.keys()).isdisjoint(node.inputs):
+            elif isinstance(node.op, Elemwise) and not (everywhere | self._all).isdisjoint(node.inputs):
+                everywhere.add(variable)
+            elif _adds_up(node) and read in everywhere | self._all:
+                self.sums[variable] = node
+            elif self._flat in node.inputs or not (whole | everywhere | slices.keys()).isdisjoint(
+                node.inputs
+            ):
                 raise NotElementwise(f"{node.op} needs all elements of {describe(self._flat)}")
             roots = frozenset().union(*(self._roots_of(one) for one in node.inputs))
             self._roots |= dict.fromkeys(node.outputs, roots)
@@ -231,6 +267,8 @@ class _Reading:
             return frozenset([self._spans[variable]])
         if variable in self._weights:
             return frozenset([WEIGHT])
+        if variable in self.sums:
+            return frozenset([SUM])
         if variable in self._new:
             return frozenset([variable])
         return self._roots.get(variable, frozenset())
@@ -265,6 +303,16 @@ class _Reading:
             group.rules.extend(self._rule(self._new[variable], roles) for variable in group.variables)
         return groups
 
+    def summed(self) -> list[int]:
+        """Return the numbers of the rules whose values, for all elements, are added up."""
+        for node in self.sums.values():
+            roots = self._roots_of(node.inputs[0])
+            if not all(root == WEIGHT or (root in self._new and root not in self._along) for root in roots):
+                raise NotElementwise(f"{node.op} adds up what depends on other sums, or on variables")
+            if node.outputs[0].type.dtype != self._flat.type.dtype:
+                raise NotElementwise(f"{node.op} has another dtype than {describe(self._flat)}")
+        return [self._rule(node.inputs[0], {}) for node in self.sums.values()]
+
     def _rule(self, value: Variable, roles: Mapping[SharedVariable, int]) -> int:
         """Return the number of a new value's rule; ``roles`` are the positions of the group's variables."""
         known, waiting = self._known, [value]
@@ -286,10 +334,12 @@ class _Reading:
 
     def _leaf(self, variable: Variable, roles: Mapping[SharedVariable, int]) -> int | None:
         """Return the number of a variable that is read as it is; None if it is computed from others."""
-        if variable in self._spans:
+        if variable in self._spans or variable in self._all:
             return self.rules.number(TOTAL)
         if variable in self._weights:
             return self.rules.number(WEIGHT)
+        if variable in self.sums:
+            return self.rules.number(("sum", list(self.sums).index(variable)))
         if variable in roles:
             return self.rules.number(("vector", roles[variable]))
         if variable.type.ndim == 0 and self._is_number(variable):
@@ -299,6 +349,11 @@ class _Reading:
     def _is_number(self, variable: Variable) -> bool:
         """Tell whether a 0-d variable is the same for all elements of the vectors, and before the update."""
         return all(root in self._new and root not in self._along for root in self._roots_of(variable))
+
+
+def _adds_up(node: Apply) -> bool:
+    """Tell whether a node adds up all elements of a vector."""
+    return isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, Add) and node.outputs[0].ndim == 0
 
 
 def _constant_index(node: Apply) -> Any:

@@ -9,7 +9,7 @@ other messages prepare a later `Command`: workers read them in the order in whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from synk.values.errors import Failure
@@ -175,7 +175,8 @@ class Step:
             yield from parts_in(getattr(self, name), readers)
 
     def __reduce__(self) -> Any:
-        return type(self), tuple([getattr(self, one.name) for one in fields(self)])  # type: ignore[arg-type]
+        slots = [name for kind in reversed(type(self).__mro__) for name in getattr(kind, "__slots__", ())]
+        return type(self), tuple([getattr(self, name) for name in slots])
 
 
 def parts_in(value: Any, readers: Readers) -> Iterator[Part]:

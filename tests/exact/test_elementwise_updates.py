@@ -120,6 +120,44 @@ def with_the_norm(loss, params):
     return plain._replace(param_updates=[*plain.param_updates, (norm, pt.sum(pt.sqr(params[0])))])
 
 
+def with_the_largest(loss, params):
+    """Divide all gradients by the largest element."""
+    flat, expression, gradients = flat_gradient(loss, params)
+    largest = abs(reduced(flat)[:-1]).max()
+    return updates.Updates(
+        [(flat, expression, "sum")],
+        [(p, p - g / largest) for p, g in zip(params, gradients, strict=True)],
+        flat,
+    )
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e6])
+def test_norms_are_added_up_part_by_part(limit):
+    written = made(updates.clipped(updates.momentum, limit), learning_rate=0.1)
+    flat = written.flat_gradient
+    flat.set_value(np.append(np.random.default_rng(5).normal(size=LENGTH), 2.0))
+    rule = along(written.param_updates, flat)
+    total = flat.get_value()[:-1]
+    add_up = pytensor.function([rule.total, rule.weight], list(rule.partial_sums), mode=PLAIN)
+    sums = [sum(parts) for parts in zip(add_up(total[:3], 2.0), add_up(total[3:], 2.0), strict=True)]
+    np.testing.assert_allclose(sums, [np.sum((total / 2) ** 2)])
+    compute = pytensor.function(
+        [*rule.vectors, rule.total, rule.weight, *rule.sums], list(rule.values), mode=PLAIN
+    )
+    vectors = [
+        np.concatenate([one.variable.get_value().reshape(-1) for one in places]) for places in rule.places
+    ]
+    got = dict(
+        zip(
+            [places[0].variable.name.split("_")[-1] for places in rule.places],
+            compute(*vectors, total, 2.0, *sums),
+            strict=True,
+        )
+    )
+    gradient = total / 2 / max(1, np.linalg.norm(total / 2) / limit)
+    np.testing.assert_allclose(got["velocity"], -0.1 * gradient, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
@@ -130,7 +168,8 @@ def with_the_norm(loss, params):
         (with_own_rates, "'rates' is an array"),
         (with_one_frozen, "elements 11:16 of 'flat_gradient' update nothing"),
         (with_the_norm, "'norm' has not as many elements as its gradient"),
-        (updates.clipped(updates.adam, 1.0), "needs all elements of 'flat_gradient'"),
+        (updates.clipped(updates.clipped(updates.adam, 1.0), 0.5), "adds up what depends on other sums"),
+        (with_the_largest, "needs all elements of 'flat_gradient'"),
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )

@@ -4,7 +4,8 @@
     -> barrier -> my part of all ranks' vectors -> rule -> my part of the variables -> barrier
 
 An update function that is elementwise along a flat vector becomes a rule for vectors (`along`), in which its
-variables lie one behind the other. Each rank runs it on the same elements of every vector.
+variables lie one behind the other. Each rank runs it on the same elements of every vector. If the rule needs
+sums over all elements, such as the norm of the gradient, each rank adds up its part of them before.
 
 Where the ranks do not share memory, the step is an all-reduce and the update function itself.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -61,7 +62,10 @@ class ShardedUpdate(StepFunction):
         self._variables = [place.variable for of_vector in places for place in of_vector]
         vectors = () if self._rule is None else self._rule.vectors
         self._parts = [pytensor.shared(np.zeros(0, one.type.dtype), name=one.name) for one in vectors]
-        self._of_ranks: tuple[int, Any] = 0, None  # for how many ranks the function of the vectors is, and it
+        self._of_ranks: tuple[int, Any] = (
+            0,
+            None,
+        )  # the number of ranks that `_of_vectors` was made for, and it
         self._layout: VectorsOnce | None = None
         self._n_layouts = self._n_calls = 0  # with the present number of ranks
 
@@ -179,10 +183,12 @@ class ShardedUpdate(StepFunction):
         else:
             variables = memory.shared.identify_all(self._variables)
             plan = self._update.plan(values, options)
-            function = self._of_vectors()
+            function, sums = self._of_vectors()
+            self._owner.functions.compile([(one.ready(), 1) for one in (sums,) if one is not None])
             call = ShardedCall(
                 **_fields(plan.step(function.ready(), memory.staging, AnnouncedRows())),
                 flat=flat,
+                sums=0 if sums is None else sums.ready(),
                 vectors=once.vectors,
                 progress=once.progress,
                 cells=memory.shared.identify_all(self._parts),
@@ -230,18 +236,21 @@ class ShardedUpdate(StepFunction):
         self._layout = layout
         return None if self._declined else layout
 
-    def _of_vectors(self) -> Any:
-        """Return the function that a rank runs on its parts of all vectors, those of ``flat`` included."""
+    def _of_vectors(self) -> tuple[Any, Any]:
+        """Return the functions that a rank runs on its parts of all vectors, those of ``flat`` included.
+
+        They are the update, and that of the part's sums, or None.
+        """
         assert self._rule is not None
-        n_ranks, function = self._of_ranks
+        n_ranks, functions = self._of_ranks
         if n_ranks != self._owner.n_ranks:
             n_ranks = self._owner.n_ranks
             self._n_layouts = self._n_calls = 0
-            function = _function_of_vectors(
+            functions = _functions_of_vectors(
                 self._rule, self._parts, n_ranks, self.inputs, self.name, self._make
             )
-            self._of_ranks = n_ranks, function
-        return function
+            self._of_ranks = n_ranks, functions
+        return functions
 
 
 def _check(update: Any, flat: Any) -> None:
@@ -270,27 +279,31 @@ def _rule(update: GraphFunction, flat: SharedVariable) -> tuple[VectorUpdates | 
         return None, str(error)
 
 
-def _function_of_vectors(
+def _functions_of_vectors(
     rule: VectorUpdates,
     parts: Sequence[SharedVariable],
     n_ranks: int,
     inputs: Sequence[Any],
     name: str,
     make: Callable[..., Any],
-) -> Any:
-    """Make the function: broadcast ``inputs``, then the flat vectors of all ranks, then their weights."""
+) -> tuple[Any, Any]:
+    """Make the functions: of broadcast ``inputs``, the flat vectors of all ranks, their weights, and sums."""
     totals = [rule.total.type(f"part of rank {rank}") for rank in range(n_ranks)]
     weights = [rule.weight.type(f"weight of rank {rank}") for rank in range(n_ranks)]
     given = dict(zip(rule.vectors, parts, strict=True))
     # In rank order, as an all-reduce does.
     given |= {rule.total: reduce(add, totals), rule.weight: reduce(add, weights)}
-    return make(
-        [],
-        bcast_inputs=[*inputs, *totals, *weights],
+    arrays = [*inputs, *totals, *weights]
+    both = partial(make, [], givens=given, on_unused_input="ignore")
+    update = both(
+        bcast_inputs=[*arrays, *rule.sums],
         updates=[*zip(parts, rule.values, strict=True), *rule.others],
-        givens=given,
         name=name,
-        on_unused_input="ignore",
+    )
+    if not rule.sums:
+        return update, None
+    return update, both(
+        [(one, None) for one in rule.partial_sums], bcast_inputs=arrays, name=f"sums of {name}"
     )
 
 
@@ -316,6 +329,7 @@ class ShardedCall(messages.Call):
     """Wait for all flat vectors, run the function of the vectors on this rank's part, wait for all parts."""
 
     flat: int = 0
+    sums: int = 0  # the number of the function that returns this part's sums; 0 if there are none
     vectors: tuple[messages.ArrayRef, ...] = ()
     progress: Any = None  # the `ArrayRef` of the words in which each rank counts its updates
     cells: tuple[int, ...] = ()  # identities of the variables in whose place the function finds its parts
@@ -327,6 +341,10 @@ class ShardedCall(messages.Call):
         bound = rank.bound.get(self.function)
         if bound is None or bound.step is not self:
             bound = rank.bound[self.function] = self._bind(rank)
+        if bound.part_sums is not None:
+            with rank.communicator.at_once("sums of update", "sum", bound.shared):
+                mine = np.array(bound.part_sums().values, bound.sums.dtype)
+            bound.sums[...] = rank.communicator.all_reduce(mine, "sum")
         with rank.communicator.at_once("sharded update", "sum", bound.shared):
             bound.run()
 
@@ -344,11 +362,17 @@ class ShardedCall(messages.Call):
             *[one[start:stop] for one in flats],
             *[one[-1:].reshape(()) for one in flats],
         ]
+        part_sums, sums = None, np.zeros(0, flats.mine.dtype)
+        if self.sums:
+            part_sums = partial(rank.program(self.sums).run_whole, [], arguments, 1, 1, 0)
+            n_sums = call.program.spec.n_broadcast - len(arguments)
+            sums = np.zeros(n_sums, flats.mine.dtype)
+            arguments = [*arguments, *[sums[k : k + 1].reshape(()) for k in range(n_sums)]]
         cells = [rank.variables[one].container.storage for one in self.cells]
         shared = [flats, *[SharedArrays([one] * rank.n_ranks, rank.rank) for one in vectors]]
         mine = [one[start:stop] for one in vectors]
         progress = rank.segments.array(self.progress)[rank.rank]
-        return BoundParts(self, call.program, arguments, mine, cells, progress, shared)
+        return BoundParts(self, call.program, arguments, mine, cells, progress, shared, part_sums, sums)
 
 
 class BoundParts(NamedTuple):
@@ -361,6 +385,8 @@ class BoundParts(NamedTuple):
     cells: list[list[Any]]  # the storage of the function's variables
     progress: Any  # the first element is the number of updates that this rank has begun and ended
     shared: list[SharedArrays]  # all ranks' flat vectors, and the vectors, for the ranks to compare
+    part_sums: Callable[[], messages.Results] | None  # computes the sums of this part
+    sums: Any  # where the program reads those of all parts
 
     def run(self) -> None:
         """Run the function on the parts."""

@@ -373,16 +373,36 @@ def test_objects_on_ranks_change_a_copy_of_each_rank(module_ranks, runs):
     assert_equal(*runs, module_ranks)
 
 
-def test_a_rule_that_needs_all_elements_is_updated_by_every_rank(module_ranks):
-    runs = [Trained(updates.clipped(updates.adam, 0.1), shard) for shard in (None, "auto")]
+@pytest.mark.parametrize("limit", [0.1, slow(1e6)])
+def test_gradients_are_clipped_by_a_norm_of_which_each_rank_adds_up_a_part(module_ranks, limit):
+    runs = [Trained(updates.clipped(updates.adam, limit), shard) for shard in (None, "auto")]
+    for rows, num_slices in GEOMETRIES:
+        plain, divided = [one.train(batch=rows, num_slices=num_slices) for one in runs]
+        np.testing.assert_allclose(divided, plain, rtol=1e-5)
+    for a, b in zip(*[one.values() for one in runs], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the norm is added up in another order
+    for variable in runs[1].params:
+        same_on_all(variable, module_ranks)
+    assert is_divided(runs[1]) == (module_ranks > 1)
+
+
+def by_norms(loss, params):
+    """Divide each parameter's gradient by the norm of the parameter, as LARS does."""
+    plain = updates.sgd(loss, params, 0.1)
+    pairs = [(p, p + (new - p) / pt.sqrt(1 + pt.sum(pt.sqr(p)))) for p, new in plain.param_updates]
+    return plain._replace(param_updates=pairs)
+
+
+def test_a_rule_that_needs_all_of_a_parameter_is_updated_by_every_rank(module_ranks):
+    runs = [Trained(by_norms, shard) for shard in (None, "auto")]
     for trained in runs:
         trained.train(3)
     assert_equal(*runs, module_ranks)
-    reason = "there is one rank" if module_ranks == 1 else "needs all elements of 'flat_gradient'"
+    reason = "there is one rank" if module_ranks == 1 else "is not elementwise"
     assert reason in "\n".join(runs[1].step.explanation())
     if module_ranks > 1:
-        with pytest.raises(ValueError, match="cannot be divided among the ranks: .*needs all elements"):
-            Trained(updates.clipped(updates.adam, 0.1), "state")
+        with pytest.raises(ValueError, match="cannot be divided among the ranks: .*is not elementwise"):
+            Trained(by_norms, "state")
 
 
 def test_without_room_in_shared_memory_every_rank_updates_all(module_ranks, monkeypatch):

@@ -83,8 +83,11 @@ class World:
             "path": "timeline.json",
             "make": idle,
             "arguments": 0,
+            "update": None,
+            "flat": self.v,
         }
         if open_run:
+            self.arguments["update"] = synk.function([], updates=[(self.v, self.v * 1)], name="u")
             self.data = synk.data(np.arange(4.0), name="d")
             self.function = synk.function([self.x], (self.x.sum(), "sum"), name="f")
             self.sequence = synk.sequence(self.function, (synk.all_reduce, self.v))
