@@ -122,7 +122,8 @@ class Session:
     ) -> ShardedUpdate:
         """Make an update of which each rank computes a part, as `synk.sharded_update`."""
         self.check_open("sharded_update")
-        return ShardedUpdate(self, update, flat, required, name, self.function)
+        with self.turn("sharded_update"):
+            return ShardedUpdate(self, update, flat, required, name, self.function)
 
     def sequence(self, items: Sequence[Any], name: str | None = None) -> SequenceFunction:
         """Join functions and collectives to one function, as `synk.sequence`."""
