@@ -78,14 +78,13 @@ def make_train_function(
         Whether each rank looks for NaN and infinities in its gradient, before the ranks add them up: then
         `synk.NonFinite` names the rank, and the parameters are what they were.
     shard : {None, "auto", "state"}
-        None: every rank updates all. "auto", which is new: not for two steps of the same parameters, whose
-        numbers are wrong then. "auto": parameters and the state of the rule live once in the memory of a machine, and each rank
-        updates a part of them, where the rule is elementwise and ranks compute on cores of one machine; else
-        every rank updates all. ``step.explain()`` says which, and why. "state": raise ValueError if they
-        cannot. Numbers are the same, bit by bit if the rule needs arithmetic
-        and roots alone; exp, log, tanh and powers of arrays may differ in the last bit, as they may be
-        computed otherwise at the ends of arrays, and so may those of `updates.clipped`, as a norm is added up
-        in another order.
+        None: every rank updates all. "auto": parameters and the state of the rule live once in the memory of
+        a machine, and each rank updates a part of them, where the rule is elementwise and ranks compute on
+        cores of one machine; else every rank updates all. ``step.explain()`` says which, and why. "state":
+        raise ValueError if they cannot. Numbers are the same, bit by bit if the rule needs arithmetic and
+        roots alone; exp, log, tanh and powers of arrays may differ in the last bit, and so may those of
+        `updates.clipped`, as a norm is added up in another order. Not for two steps that train the same
+        parameters in turn: their numbers are wrong then.
     **options
         Of the rule.
 

@@ -576,7 +576,7 @@ def sharded_update(
 
     See Also
     --------
-    synk.extensions.train.make_train_function : makes its update so wherever the rule allows it.
+    synk.extensions.train.make_train_function : makes its update so where it is asked to.
 
     References
     ----------
