@@ -83,8 +83,7 @@ def make_train_function(
         cores of one machine; else every rank updates all. ``step.explain()`` says which, and why. "state":
         raise ValueError if they cannot. Numbers are the same, bit by bit if the rule needs arithmetic and
         roots alone; exp, log, tanh and powers of arrays may differ in the last bit, and so may those of
-        `updates.clipped`, as a norm is added up in another order. Not for two steps that train the same
-        parameters in turn: their numbers are wrong then.
+        `updates.clipped`, as a norm is added up in another order.
     **options
         Of the rule.
 

@@ -219,7 +219,9 @@ class SharedStorage:
         first = self._placements.get(vectors[0].places[0][0])
         segment = first.segment if first is not None else -1
         refs = self._refs_once(segment, vectors, offsets)
-        if not all(self._is_once_at(identity, ref) for identity, ref in refs):
+        # A segment with further variables belongs to another layout, of which these may be the beginning.
+        alone = self._in_segment.get(segment) == {identity for identity, _ in refs}
+        if not (alone and all(self._is_once_at(identity, ref) for identity, ref in refs)):
             try:
                 segment = self._segments.allocate(offsets[-1] + ALIGNMENT * self._ranks.n_ranks)
             except SharedMemoryFull:

@@ -62,10 +62,7 @@ class ShardedUpdate(StepFunction):
         self._variables = [place.variable for of_vector in places for place in of_vector]
         vectors = () if self._rule is None else self._rule.vectors
         self._parts = [pytensor.shared(np.zeros(0, one.type.dtype), name=one.name) for one in vectors]
-        self._of_ranks: tuple[int, Any] = (
-            0,
-            None,
-        )  # the number of ranks that `_of_vectors` was made for, and it
+        self._of_ranks: tuple[int, Any] = 0, None  # a number of ranks, and `_of_vectors` for so many
         self._layout: VectorsOnce | None = None
         self._n_layouts = self._n_calls = 0  # with the present number of ranks
 

@@ -250,8 +250,6 @@ def test_others_that_change_the_variables_again_and_again_make_every_rank_update
         assert "others change them between its calls" in "\n".join(divided.step.explanation())
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(reason="docs/training.rst names it as wrong: the steps undo each other's layout")
 def test_two_steps_of_the_same_parameters_have_the_numbers_of_one_process(module_ranks):
     runs = []
     for shard in (None, "auto"):
