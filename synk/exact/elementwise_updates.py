@@ -18,15 +18,12 @@ from typing import Any, NamedTuple
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
-from pytensor.scalar.basic import Add
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.exceptions import NotScalarConstantError
-from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.subtensor import Subtensor, get_constant_idx
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Reshape
 from pytensor.tensor.type import TensorType
-from pytensor.tensor.variable import TensorConstant
 
 from synk.exact.collectives.marks import Whole
+from synk.exact.rule_graphs import NotElementwise, Rules, adds_up, constant_index, elementwise_node
 from synk.exact.run_values import describe
 
 Pair = tuple[SharedVariable, Variable]
@@ -34,10 +31,6 @@ Span = tuple[int, int]  # elements start:stop of the flat vector
 
 TOTAL, WEIGHT = ("total",), ("weight",)  # the keys of these leaves of a rule
 SUM = ("sum",)
-
-
-class NotElementwise(ValueError):
-    """Updates that cannot be computed part by part; the message says why."""
 
 
 class VectorPlace(NamedTuple):
@@ -153,48 +146,6 @@ def _check_covers(spans: Sequence[Span], length: int, flat: SharedVariable) -> N
         raise NotElementwise(f"elements {end}:{length} of {describe(flat)} update nothing")
 
 
-class Rules:
-    """Rules by number: two graphs have the same number if they compute the same from corresponding leaves.
-
-    The key of a leaf is a tuple of its kind and what it is; that of a node has its Op, which of the node's
-    outputs it is, and the numbers of its inputs.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._variables: dict[int, Variable] = {}
-
-    def number(self, key: tuple[Any, ...]) -> int:
-        """Return the number of the rule with this key."""
-        return self._numbers.setdefault(key, len(self._numbers))
-
-    def number_of(self, variable: Variable) -> int:
-        """Return the number of a graph that is read as it is, with all of its own leaves."""
-        known: dict[Variable, int] = {}
-        for node in io_toposort([], [variable]):
-            for one in node.inputs:
-                known.setdefault(one, self.number(_leaf_key(one)) if one.owner is None else -1)
-            read = [known[one] for one in node.inputs]
-            known |= {one: self.number((node.op, k, *read)) for k, one in enumerate(node.outputs)}
-        found = known[variable] if variable.owner is not None else self.number(_leaf_key(variable))
-        self._variables.setdefault(found, variable)
-        return found
-
-    def build(self, rules: Sequence[int], leaves: Mapping[Any, Any]) -> list[Any]:
-        """Return the graphs of rules; ``leaves`` are the variables in place of leaves, by key."""
-        made = self._variables | {self.number(key): variable for key, variable in leaves.items()}
-        for key, number in self._numbers.items():  # a node's inputs come before it
-            if number not in made and isinstance(key[0], Elemwise) and all(one in made for one in key[2:]):
-                made[number] = key[0](*(made[one] for one in key[2:]))
-        return [made[number] for number in rules]
-
-
-def _leaf_key(variable: Variable) -> tuple[Any, ...]:
-    if isinstance(variable, TensorConstant):
-        return "constant", variable.type, variable.data.tobytes()
-    return "variable", variable
-
-
 class _Group(NamedTuple):
     """The variables that are updated along one piece of the flat vector, and the numbers of their rules."""
 
@@ -239,7 +190,7 @@ class _Reading:
         everywhere: set[Variable] = set()  # computed element by element from all elements
         for node in io_toposort([], list(self._new.values())):
             read, variable = node.inputs[0] if node.inputs else None, node.outputs[0]
-            index = _constant_index(node) if read in whole else None
+            index = constant_index(node) if read in whole else None
             if isinstance(node.op, Whole) and read is self._flat:
                 whole.add(variable)
             elif isinstance(index, slice) and index.indices(self._length + 1)[1] <= self._length:
@@ -252,7 +203,7 @@ class _Reading:
                 self._spans[variable] = slices[read]
             elif isinstance(node.op, Elemwise) and not (everywhere | self._all).isdisjoint(node.inputs):
                 everywhere.add(variable)
-            elif _adds_up(node) and read in everywhere | self._all:
+            elif adds_up(node) and read in everywhere | self._all:
                 self.sums[variable] = node
             elif self._flat in node.inputs or not (whole | everywhere | slices.keys()).isdisjoint(
                 node.inputs
@@ -323,7 +274,7 @@ class _Reading:
             if variable in known:
                 waiting.pop()
                 continue
-            node = _elementwise_node(variable)
+            node = elementwise_node(variable)
             missing = [one for one in node.inputs if one not in known]
             waiting += missing
             if not missing:
@@ -349,32 +300,3 @@ class _Reading:
     def _is_number(self, variable: Variable) -> bool:
         """Tell whether a 0-d variable is the same for all elements of the vectors, and before the update."""
         return all(root in self._new and root not in self._along for root in self._roots_of(variable))
-
-
-def _adds_up(node: Apply) -> bool:
-    """Tell whether a node adds up all elements of a vector."""
-    return isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, Add) and node.outputs[0].ndim == 0
-
-
-def _constant_index(node: Apply) -> Any:
-    """Return the index of a Subtensor of a vector: an int or a slice of step 1; None if it is another."""
-    if not isinstance(node.op, Subtensor):
-        return None
-    try:
-        (index,) = get_constant_idx(node.op.idx_list, node.inputs)
-    except NotScalarConstantError:
-        return None
-    return index if not isinstance(index, slice) or index.step in (None, 1) else None
-
-
-def _elementwise_node(variable: Variable) -> Any:
-    """Return the node that computes a variable element by element; raise NotElementwise if it does not."""
-    node = variable.owner
-    if node is None:
-        raise NotElementwise(f"{describe(variable)} is an array, and updates nothing along its elements")
-    passes = isinstance(node.op, SpecifyShape)
-    if isinstance(node.op, DimShuffle):  # of a number, to be read beside arrays
-        passes = node.inputs[0].type.ndim == 0
-    if not passes and not (isinstance(node.op, Elemwise) and len(node.outputs) == 1):
-        raise NotElementwise(f"{node.op} is not elementwise")
-    return node

@@ -6,7 +6,8 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
 
-from synk.exact.elementwise_updates import NotElementwise, along
+from synk.exact.elementwise_updates import along
+from synk.exact.rule_graphs import NotElementwise
 from synk.extensions import updates
 from synk.extensions.gradients import flat_gradient, reduced
 

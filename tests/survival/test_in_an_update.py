@@ -13,7 +13,7 @@ script = after(
 import mmap, random, warnings
 from synk.extensions import updates
 from synk.extensions.train import make_train_function
-from synk.run.collectives.sharded_update import BoundParts, ShardedCall
+from synk.run.collectives.sharded_call import BoundParts, ShardedCall
 
 STEPS = 4
 rows = np.ones((4, 3), "float32")
