@@ -486,7 +486,7 @@ def function(
         one of "avg", "sum", "prod", "min", "max", "gather" and None, each rank computes it from its own rows,
         and the operation combines the values of slices and ranks; "avg" weights them by their rows, and None
         is the value of rank 0's last slice. A `SynkWarning` names an operation that is known to give another
-        value than one process. A prefix "c_" is accepted and ignored.
+        value than one process. A prefix ``"c_"`` is accepted and ignored.
     bcast_inputs : list of variable, optional
         Broadcast: every rank gets all of them.
     updates : list of (shared variable, new value) or (..., operation), or dict, optional
