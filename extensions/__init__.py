@@ -20,3 +20,8 @@ from synk.extensions import checkpoint, gradients, initialisers, schedules, trai
 from synk.extensions.batches import batches
 
 __all__ = ["batches", "checkpoint", "gradients", "initialisers", "schedules", "train", "updates"]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

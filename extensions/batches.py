@@ -59,6 +59,20 @@ def batches(
         A number of rows or the seed is not of integers.
     ValueError
         `n_rows` is negative, `batch_size` is not positive, or the seed is negative.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : chooses batches itself.
+
+    Examples
+    --------
+    >>> for rows in batches(5, 2, shuffle=False):
+    ...     print(rows)
+    slice(0, 2, None)
+    slice(2, 4, None)
+    slice(4, 5, None)
+    >>> sorted(np.concatenate(list(batches(5, 2, seed=(0, 1)))).tolist())
+    [0, 1, 2, 3, 4]
     """
     n_rows, batch_size = checked_count("n_rows", n_rows, 0), checked_count("batch_size", batch_size)
     stop = n_rows - n_rows % batch_size if drop_last else n_rows

@@ -30,6 +30,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__
+
+
 def he_normal(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, fan: str = "in") -> np.ndarray:
     """Draw normal numbers of variance ``2 / fan``, which rectified layers neither grow nor shrink.
 
@@ -57,6 +62,13 @@ def he_normal(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, fan: 
     References
     ----------
     He, Zhang, Ren and Sun (2015), arXiv:1502.01852, equations 10 and 14.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> w = initialisers.he_normal((100, 50), rng)
+    >>> w.shape, w.dtype
+    ((100, 50), dtype('float32'))
     """
     return _normal(shape, rng, dtype, variance=2 / _fan(shape, fan))
 
@@ -64,7 +76,38 @@ def he_normal(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, fan: 
 def he_uniform(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, fan: str = "in") -> np.ndarray:
     """Draw uniform numbers in ``±sqrt(6 / fan)``, of the variance of `he_normal`.
 
-    Parameters, results and errors are those of `he_normal`.
+    Parameters
+    ----------
+    shape : tuple of int
+        Of weights, (inputs, outputs), or of filters, (outputs, inputs / groups, height, width).
+    rng : numpy.random.Generator
+    dtype : str
+    fan : {"in", "out"}
+        Whether signals going forward keep their size or gradients going back.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    TypeError
+        `rng` is no generator.
+    ValueError
+        A shape without fans, or another `fan`.
+
+    See Also
+    --------
+    synk.extensions.initialisers.he_normal : names the source.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> w = initialisers.he_uniform((100, 50), rng)
+    >>> w.shape, w.dtype
+    ((100, 50), dtype('float32'))
+    >>> bool(abs(w).max() < np.sqrt(6 / 100))
+    True
     """
     return _uniform(shape, rng, dtype, variance=2 / _fan(shape, fan))
 
@@ -96,6 +139,13 @@ def glorot_normal(shape: tuple[int, ...], rng: Any, dtype: str = "float32") -> n
     ----------
     Glorot and Bengio (2010), "Understanding the difficulty of training deep feedforward neural networks",
     AISTATS, equation 12.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> w = initialisers.glorot_normal((100, 50), rng)
+    >>> w.shape, w.dtype
+    ((100, 50), dtype('float32'))
     """
     return _normal(shape, rng, dtype, variance=2 / sum(fans(shape)))
 
@@ -103,7 +153,38 @@ def glorot_normal(shape: tuple[int, ...], rng: Any, dtype: str = "float32") -> n
 def glorot_uniform(shape: tuple[int, ...], rng: Any, dtype: str = "float32") -> np.ndarray:
     """Draw uniform numbers in ``±sqrt(6 / (fan_in + fan_out))``, of the variance of `glorot_normal`.
 
-    Parameters, results and errors are those of `glorot_normal`; the source's equation 16.
+    The source's equation 16.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of weights, (inputs, outputs), or of filters, (outputs, inputs / groups, height, width).
+    rng : numpy.random.Generator
+    dtype : str
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    TypeError
+        `rng` is no generator.
+    ValueError
+        A shape without fans.
+
+    See Also
+    --------
+    synk.extensions.initialisers.glorot_normal : names the source.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> w = initialisers.glorot_uniform((100, 50), rng)
+    >>> w.shape, w.dtype
+    ((100, 50), dtype('float32'))
+    >>> bool(abs(w).max() < np.sqrt(6 / 150))
+    True
     """
     return _uniform(shape, rng, dtype, variance=2 / sum(fans(shape)))
 
@@ -136,6 +217,15 @@ def orthogonal(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, gain
     References
     ----------
     Saxe, McClelland and Ganguli (2013), arXiv:1312.6120; the signs: Mezzadri (2006), arXiv:math-ph/0609050.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> w = initialisers.orthogonal((100, 50), rng)
+    >>> w.shape, w.dtype
+    ((100, 50), dtype('float32'))
+    >>> bool(np.allclose(w.T @ w, np.eye(50), atol=1e-5))
+    True
     """
     fans(shape)
     n_rows, n_columns = shape[0], prod(shape[1:])
@@ -146,12 +236,46 @@ def orthogonal(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, gain
 
 
 def zeros(shape: tuple[int, ...], rng: Any = None, dtype: str = "float32") -> np.ndarray:
-    """Return zeros; nothing is drawn."""
+    """Return zeros; nothing is drawn.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    rng : any, optional
+        Not used: it stands here so that all initialisers are called alike.
+    dtype : str
+
+    Returns
+    -------
+    ndarray
+
+    Examples
+    --------
+    >>> initialisers.zeros((2,)).tolist()
+    [0.0, 0.0]
+    """
     return np.zeros(shape, dtype)
 
 
 def ones(shape: tuple[int, ...], rng: Any = None, dtype: str = "float32") -> np.ndarray:
-    """Return ones; nothing is drawn."""
+    """Return ones; nothing is drawn.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    rng : any, optional
+        Not used: it stands here so that all initialisers are called alike.
+    dtype : str
+
+    Returns
+    -------
+    ndarray
+
+    Examples
+    --------
+    >>> initialisers.ones((2,)).tolist()
+    [1.0, 1.0]
+    """
     return np.ones(shape, dtype)
 
 
@@ -171,6 +295,11 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     ------
     ValueError
         Fewer than two axes, or an empty one.
+
+    Examples
+    --------
+    >>> initialisers.fans((784, 10)), initialisers.fans((8, 3, 5, 5))
+    ((784, 10), (75, 200))
     """
     if len(shape) < 2 or min(shape) < 1:
         raise ValueError(

@@ -17,6 +17,13 @@ from synk.extensions.checkpoint.contents import causes, causes_text, copies, nam
 from synk.extensions.checkpoint.store import assign, check_names
 from synk.values.atomic_write import atomic_write
 
+__all__ = ["load_safetensors", "save_safetensors"]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__
+
 
 def save_safetensors(
     path: str | os.PathLike[str],
@@ -46,6 +53,19 @@ def save_safetensors(
         A variable is per rank: a file for other frameworks has one value of each.
     TypeError, ValueError, OSError
         As `synk.extensions.checkpoint.save`.
+
+    See Also
+    --------
+    synk.extensions.interchange.load_safetensors : reads such files.
+
+    Examples
+    --------
+    >>> from synk.extensions.interchange import save_safetensors
+    >>> w = pytensor.shared(np.zeros((2, 3)), name="w")
+    >>> save_safetensors("w.safetensors", {"linear.weight": w}, transpose=["linear.weight"])
+    >>> from safetensors.numpy import load_file
+    >>> load_file("w.safetensors")["linear.weight"].shape
+    (3, 2)
     """
     numpy = _module()
     with synk.turn("save_safetensors"):
@@ -85,6 +105,20 @@ def load_safetensors(
         Names are missing from the file, or, if it is to be strict, not asked for; nothing has changed then.
     ValueError
         A shape or dtype differs, or NumPy has no such dtype; nothing has changed then.
+
+    See Also
+    --------
+    synk.extensions.interchange.save_safetensors : writes such files.
+
+    Examples
+    --------
+    >>> from safetensors.numpy import save_file
+    >>> save_file({"w": np.ones(2)}, "torch.safetensors")
+    >>> from synk.extensions.interchange import load_safetensors
+    >>> w = pytensor.shared(np.zeros(2), name="w")
+    >>> load_safetensors("torch.safetensors", [w])
+    >>> synk.get_value(1, w)
+    array([1., 1.])
     """
     wanted = _tensors(variables)
     _check_transposed(transpose, wanted)

@@ -30,6 +30,11 @@ from synk.values.checks import checked_count
 __all__ = ["cosine", "counter", "counting", "scaled", "steps", "warm_up"]
 
 
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__
+
+
 def counter(start: int = 0, name: str = "step") -> Any:
     """Make the shared number of steps done.
 
@@ -48,6 +53,15 @@ def counter(start: int = 0, name: str = "step") -> Any:
     ------
     TypeError, ValueError
         `start` is no integer, or negative.
+
+    See Also
+    --------
+    synk.extensions.schedules.counting : makes the rule that counts the steps.
+
+    Examples
+    --------
+    >>> schedules.counter().get_value()
+    array(0)
     """
     return pytensor.shared(np.asarray(checked_count("start", start, 0), "int64"), name=name)
 
@@ -77,6 +91,21 @@ def counting(rule: Callable[..., Any], counter: Any) -> Callable[..., Any]:
     ------
     TypeError
         `counter` is no shared scalar of integers.
+
+    See Also
+    --------
+    synk.extensions.schedules.counter : makes the counter.
+
+    Examples
+    --------
+    >>> x, w, t = pt.vector("x"), pytensor.shared(np.array(1.0), name="w"), schedules.counter()
+    >>> rate = schedules.steps(t, 0.1, {1: 0.5})
+    >>> rule = schedules.counting(updates.sgd, t)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=rate)
+    >>> for _ in range(2):  # the gradient is 2
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4), t.get_value())
+    0.7 2
     """
     _check_counter(counter)
     if not isinstance(counter, SharedVariable):
@@ -111,6 +140,17 @@ def steps(counter: Any, base: Any, factors: Mapping[int, float]) -> Any:
     ------
     TypeError, ValueError
         A step is no integer or not positive, or an argument is not a scalar.
+
+    See Also
+    --------
+    synk.extensions.schedules.counting : makes the rule that counts the steps.
+
+    Examples
+    --------
+    >>> t = pt.lscalar("t")
+    >>> rate = schedules.steps(t, 0.1, {2: 0.5, 3: 0.1})
+    >>> [round(float(rate.eval({t: k})), 4) for k in range(4)]
+    [0.1, 0.1, 0.05, 0.005]
     """
     _check_counter(counter)
     rate = _scalar("base", base)
@@ -150,10 +190,21 @@ def cosine(counter: Any, peak: Any, n_steps: int, *, warm_up: int = 0, final: An
         A number of steps is no integer or negative, the warm-up takes all steps, or an argument is not a
         scalar.
 
+    See Also
+    --------
+    synk.extensions.schedules.counting : makes the rule that counts the steps.
+
     References
     ----------
     Loshchilov and Hutter (2016), arXiv:1608.03983, equation 5 without restarts; the warm-up as in
     Goyal and others (2017), arXiv:1706.02677.
+
+    Examples
+    --------
+    >>> t = pt.lscalar("t")
+    >>> rate = schedules.cosine(t, peak=0.1, n_steps=4, warm_up=1)
+    >>> [round(float(rate.eval({t: k})), 3) for k in range(5)]
+    [0.05, 0.1, 0.075, 0.025, 0.0]
     """
     _check_counter(counter)
     n_steps, before = checked_count("n_steps", n_steps), checked_count("warm_up", warm_up, 0)
@@ -191,9 +242,20 @@ def warm_up(counter: Any, rate: Any, n_steps: int, *, start: Any = 0.0) -> Any:
     TypeError, ValueError
         `n_steps` is no integer or negative, or an argument is not a scalar.
 
+    See Also
+    --------
+    synk.extensions.schedules.counting : makes the rule that counts the steps.
+
     References
     ----------
     Goyal and others (2017), arXiv:1706.02677, section 2.2, "gradual warmup".
+
+    Examples
+    --------
+    >>> t = pt.lscalar("t")
+    >>> rate = schedules.warm_up(t, 0.1, n_steps=3)
+    >>> [round(float(rate.eval({t: k})), 3) for k in range(5)]
+    [0.025, 0.05, 0.075, 0.1, 0.1]
     """
     _check_counter(counter)
     n_steps = checked_count("n_steps", n_steps, 0)
@@ -225,9 +287,19 @@ def scaled(rate: Any, n_ranks: int) -> Any:
     TypeError, ValueError
         `n_ranks` is no integer or not positive, or the rate is not a scalar.
 
+    See Also
+    --------
+    synk.extensions.schedules.counting : makes the rule that counts the steps.
+
     References
     ----------
     Goyal and others (2017), arXiv:1706.02677, section 2.1.
+
+    Examples
+    --------
+    >>> rate = schedules.scaled(0.1, synk.n_ranks())
+    >>> print(rate.eval())
+    0.2
     """
     return _scalar("rate", rate) * float(checked_count("n_ranks", n_ranks))
 

@@ -22,9 +22,38 @@ import synk
 from synk.extensions.gradients import flat_sum, listed
 from synk.extensions.updates.parts import Updates, check_common
 
+__all__ = ["TrainParts", "make_train_function"]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__
+
 
 class TrainParts(NamedTuple):
-    """The parts of a step: ``synk.sequence(gradient, all_reduce, update)`` is the step without checks."""
+    """The parts of a step: ``synk.sequence(gradient, all_reduce, update)`` is the step without checks.
+
+    Parameters
+    ----------
+    gradient : Function
+        Of the inputs; adds up the gradient, and returns the loss and the outputs.
+    all_reduce : callable without arguments
+        Of what `gradient` has added up; it stands in a sequence, too.
+    update : Function
+        Assigns parameters and the state of the rule.
+    params : list of shared variable
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.sgd, learning_rate=0.1)
+    >>> print(step.parts.gradient([1.0, 3.0]))
+    2.0
+    >>> step.parts.all_reduce()
+    >>> step.parts.update()
+    >>> print(w.get_value().round(4))
+    0.8
+    """
 
     gradient: Any  # function of the inputs, which adds up the gradient, and returns the loss and outputs
     all_reduce: Callable[[], None]  # of what gradient has added up; it stands in a sequence, too
@@ -101,12 +130,24 @@ def make_train_function(
     TypeError, ValueError
         As the rule and `synk.function` raise them.
 
+    See Also
+    --------
+    synk.extensions.fit.fit : has the loop around it.
+    synk.extensions.checkpoint.save : saves ``step.state``.
+
     Examples
     --------
-    ::
-
-        step = make_train_function(loss, params, inputs, updates.adam)
-        checkpoint.save(path, step, {"epoch": epoch})
+    >>> rng = np.random.default_rng(0)
+    >>> inputs = rng.normal(size=(100, 3))
+    >>> targets = inputs @ [1.0, 2.0, 3.0]
+    >>> x, y, w = pt.matrix("x"), pt.vector("y"), pytensor.shared(np.zeros(3), name="w")
+    >>> loss = ((x @ w - y) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x, y], updates.sgd, learning_rate=0.1)
+    >>> x_data, y_data = synk.data(inputs), synk.data(targets)
+    >>> for _ in range(100):
+    ...     last = step(x_data, y_data)
+    >>> print(w.get_value().round(3))
+    [1. 2. 3.]
     """
     if not callable(update_rule):
         raise TypeError(f"update_rule={update_rule!r} is no rule; pass one, such as updates.adam")

@@ -101,6 +101,12 @@ __all__ = [
     "turn",
 ]
 
+
+def __dir__() -> list[str]:
+    """List what is for users, with the parts of the package that a script has imported."""
+    return [*__all__, "__version__", *({"extensions", "ops"} & globals().keys())]
+
+
 _Arguments = ParamSpec("_Arguments")
 _Returned = TypeVar("_Returned")
 
@@ -189,6 +195,22 @@ def fork(
         If GPUs are asked for and driver, GPU or a library is missing or fails.
     CudaInitialisedError
         If this process has used a GPU already, because processes that it forks could not use one then.
+
+    See Also
+    --------
+    synk.close : ends the run.
+    synk.restart : brings it back after a death.
+    synk.topology : prints on which cores the ranks are.
+
+    Examples
+    --------
+    >>> synk.fork(2)
+    2
+    >>> x = pt.matrix("x")
+    >>> total = synk.function([x], x.sum())
+    >>> print(total(np.ones((10, 3))))
+    30.0
+    >>> synk.close()
     """
     return _current.fork(
         n_parallel,
@@ -209,6 +231,17 @@ def close() -> None:
 
     Functions and Data of the run raise `SynkStateError` from then on; `fork` starts a new run. If no run is
     open, it does nothing.
+
+    See Also
+    --------
+    synk.fork : starts a run.
+    synk.is_open : tells whether one is open.
+
+    Examples
+    --------
+    >>> synk.close()
+    >>> synk.is_open()
+    False
     """
     _current.close()
 
@@ -225,12 +258,22 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
     seconds : float or None
         None for no limit.
 
+    Returns
+    -------
+    context manager
+
+    See Also
+    --------
+    synk.fork : sets a limit for all commands.
+    synk.restart : brings the run back.
+
     Examples
     --------
-    ::
-
-        with synk.timeout(60):
-            train(x, y, batch=rows)
+    >>> x = pt.vector("x")
+    >>> total = synk.function([x], x.sum())
+    >>> with synk.timeout(60):
+    ...     print(total([1.0, 2.0, 3.0]))
+    6.0
     """
     return _current.timeout(seconds)
 
@@ -246,6 +289,10 @@ def turn(what: str) -> AbstractContextManager[None]:
     what : str
         The purpose of the block, for error messages.
 
+    Returns
+    -------
+    context manager
+
     Raises
     ------
     SynkStateError
@@ -254,10 +301,10 @@ def turn(what: str) -> AbstractContextManager[None]:
 
     Examples
     --------
-    ::
-
-        with synk.turn("log"):  # while another thread trains
-            values = [variable.get_value() for variable in params]
+    >>> weights = [pytensor.shared(np.zeros(2)), pytensor.shared(np.ones(2))]
+    >>> with synk.turn("log"):  # while another thread may train
+    ...     print([variable.get_value().tolist() for variable in weights])
+    [[0.0, 0.0], [1.0, 1.0]]
     """
     return _current.turn(what)
 
@@ -289,13 +336,20 @@ def timeline(path: str | _PathLike[str]) -> _Timeline:
     OSError
         If no file can be made there.
 
+    See Also
+    --------
+    synk.Function.profile : measures one function node by node.
+
     Examples
     --------
-    ::
-
-        with synk.timeline("run.json") as timeline:
-            train(x, y, batch=rows)
-        print(timeline.summary())
+    >>> x = pt.vector("x")
+    >>> total = synk.function([x], x.sum(), name="total")
+    >>> with synk.timeline("run.json") as timeline:
+    ...     print(total(np.ones(10)))
+    10.0
+    >>> text = str(timeline.summary())  # print it: seconds of each rank, and why others waited
+    >>> os.path.exists("run.json")
+    True
     """
     return _current.session("timeline").timeline(path)
 
@@ -310,6 +364,22 @@ def commit(values: Any = None) -> None:
     ----------
     values : any, optional
         Values of the script itself, such as the number of the epoch, of which `restart` returns a copy.
+
+    See Also
+    --------
+    synk.restart : goes back to what was kept.
+
+    Examples
+    --------
+    >>> w = pytensor.shared(np.zeros(2), name="w")
+    >>> step = synk.function([], updates=[(w, w + 1)])
+    >>> step()
+    >>> synk.commit({"epoch": 3})
+    >>> step()
+    >>> synk.restart()
+    {'epoch': 3}
+    >>> w.get_value()
+    array([1., 1.])
     """
     _current.session("commit").commit(values)
 
@@ -349,30 +419,82 @@ def restart(
     OSError
         If the system refuses a process; the run stays broken then.
 
+    See Also
+    --------
+    synk.commit : keeps what a restart goes back to.
+    synk.timeout : raises where a command takes too long.
+
     Examples
     --------
-    ::
-
-        try:
-            train(x, y, batch=rows)
-        except (synk.WorkerDied, synk.SynkTimeout):
-            synk.restart()
+    >>> import signal
+    >>> w = pytensor.shared(np.zeros(2), name="w")
+    >>> step = synk.function([], updates=[(w, w + 1)])
+    >>> step()
+    >>> synk.commit()
+    >>> os.kill(synk.pids()[1], signal.SIGKILL)
+    >>> try:
+    ...     step()
+    ... except synk.WorkerDied:
+    ...     synk.restart()
+    >>> step()  # goes on from the commit
+    >>> w.get_value()
+    array([2., 2.])
     """
     return _current.session("restart").restart(n_parallel, hosts)
 
 
 def is_open() -> bool:
-    """Return whether a run is open in this process; a broken run, which waits for `restart`, is open too."""
+    """Return whether a run is open in this process; a broken run, which waits for `restart`, is open too.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> synk.is_open()
+    True
+    """
     return _current.is_open()
 
 
 def n_ranks() -> int:
-    """Return the number of ranks of the run, this process included."""
+    """Return the number of ranks of the run, this process included.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    SynkStateError
+        If no run is open.
+
+    Examples
+    --------
+    >>> synk.n_ranks()
+    2
+    """
     return _current.session("n_ranks").n_ranks
 
 
 def pids() -> tuple[int, ...]:
-    """Return the process ids of all ranks, in rank order; the first is this process."""
+    """Return the process ids of all ranks, in rank order; the first is this process.
+
+    Returns
+    -------
+    tuple of int, of length ``n_ranks()``
+
+    Raises
+    ------
+    SynkStateError
+        If no run is open.
+
+    Examples
+    --------
+    >>> synk.pids()[0] == os.getpid()
+    True
+    """
     return _current.session("pids").pids()
 
 
@@ -386,6 +508,19 @@ def topology(file: TextIO | None = None) -> None:
     ----------
     file : text file, optional
         By default standard output.
+
+    Raises
+    ------
+    SynkStateError
+        If no run is open.
+
+    Examples
+    --------
+    >>> import io
+    >>> text = io.StringIO()
+    >>> synk.topology(text)  # without a file, it is printed
+    >>> "ranks 0" in text.getvalue() or "rank 0" in text.getvalue()
+    True
     """
     print(_current.session("topology").topology(), file=file)
 
@@ -448,6 +583,25 @@ def data(
         copy-on-write.
     SharedMemoryFull
         If shared memory has no room.
+
+    See Also
+    --------
+    synk.Function.build_inputs : makes Data for all inputs of a function.
+
+    Examples
+    --------
+    >>> images = synk.data(np.zeros((100, 8)), name="images")
+    >>> images
+    <synk.Data 'images': float64, shape (100, 8), capacity 100 rows>
+    >>> images[0] = 1.0  # read and written like a NumPy array
+
+    A file that is larger than memory stays where it is:
+
+    >>> np.save("train.npy", np.arange(12.0).reshape(6, 2))
+    >>> rows = synk.data("train.npy")
+    >>> x = pt.matrix("x")
+    >>> print(synk.function([x], x.sum())(rows, batch=[0, 5]))
+    22.0
     """
     return _current.session("data").data(
         value,
@@ -519,6 +673,19 @@ def function(
     ------
     TypeError, ValueError
         If an argument is wrong; the message names the argument and the variable.
+
+    See Also
+    --------
+    synk.sequence : joins functions and collectives into one command.
+    synk.extensions.train.make_train_function : makes a training step.
+
+    Examples
+    --------
+    >>> x, w = pt.matrix("x"), pt.vector("w")
+    >>> f = synk.function([x], [(x @ w).mean(), (x.max(), "max")], bcast_inputs=[w])
+    >>> mean, largest = f(np.arange(6.0).reshape(3, 2), [1.0, 1.0])
+    >>> print(mean, largest)
+    5.0 5.0
     """
     return _current.session("function").function(
         inputs,
@@ -582,6 +749,19 @@ def sharded_update(
     ----------
     Rajbhandari, Rasley, Ruwase and He (2020), "ZeRO: memory optimizations toward training trillion parameter
     models", arXiv:1910.02054: there with a copy of the parameters for each rank.
+
+    Examples
+    --------
+    >>> from synk.ops import whole
+    >>> flat, p = pytensor.shared(np.zeros(4), name="flat"), pytensor.shared(np.ones(3), name="p")
+    >>> x = pt.vector("x")
+    >>> gradient = synk.function([x], updates=[(flat, pt.ones(4) * x.sum(), "sum")])
+    >>> g = whole(flat, otherwise="all-reduce it")[0:3]
+    >>> update = synk.sharded_update(synk.function([], updates=[(p, p - 0.1 * g)]), flat)
+    >>> gradient([1.0, 2.0, 3.0])
+    >>> update()
+    >>> p.get_value().round(3).tolist()
+    [0.4, 0.4, 0.4]
     """
     return _current.session("sharded_update").sharded_update(update, flat, required, name)
 
@@ -600,6 +780,24 @@ def sequence(*items: Any, name: str | None = None) -> Function:
     -------
     Function
         Its inputs are those of the functions, each once; its outputs are those of the functions, in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an item is neither a function nor a collective, or its arguments are wrong.
+
+    See Also
+    --------
+    synk.function : makes the functions.
+
+    Examples
+    --------
+    >>> x, total = pt.vector("x"), pytensor.shared(0.0, name="total")
+    >>> add = synk.function([x], updates=[(total, x.sum(), "sum")])
+    >>> step = synk.sequence(add, (synk.all_reduce, total, "sum"))
+    >>> step([1.0, 2.0, 3.0])
+    >>> print(synk.get_value(1, total))
+    6.0
     """
     return _current.session("sequence").sequence(items, name)
 
@@ -646,18 +844,18 @@ def on_ranks(make: Callable[..., Any], *arguments: Any, changes: Any = ()) -> On
 
     Examples
     --------
-    ::
-
-        class Reader:
-            def __init__(self, rank, folder):
-                self.files = sorted(Path(folder).glob(f"part-{rank}-*"))
-
-            def __call__(self, k):
-                return len(self.files[k].read_bytes())
-
-        synk.fork()
-        sizes = synk.on_ranks(Reader, "logs")
-        sizes(0)  # the size of each rank's first file
+    >>> class Counter:
+    ...     def __init__(self, rank, start):
+    ...         self.count = start + 10 * rank
+    ...
+    ...     def __call__(self, n):
+    ...         self.count += n
+    ...         return self.count
+    >>> counters = synk.on_ranks(Counter, 5)
+    >>> counters(1)  # the result of each rank
+    [6, 16]
+    >>> counters(1)
+    [7, 17]
     """
     return _current.session("on_ranks").on_ranks(make, arguments, changes)
 
@@ -677,6 +875,18 @@ def distribute(num_slices: int = 1) -> None:
     ------
     TypeError, ValueError
         If ``num_slices`` is not an integer, or below 1.
+
+    See Also
+    --------
+    synk.function : makes what is compiled.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> total = synk.function([x], x.sum())
+    >>> synk.distribute()  # compiled now, on all ranks, instead of in the first call
+    >>> print(total([1.0, 2.0]))
+    3.0
     """
     _current.session("distribute").distribute(num_slices)
 
@@ -720,11 +930,12 @@ def per_rank(variable: Any) -> _Cause | None:
 
     Examples
     --------
-    ::
-
-        synk.scatter(table, values)
-        synk.per_rank(table)  # ("synk.scatter", "rows")
-        synk.all_gather(table)
-        synk.per_rank(table)  # None
+    >>> table = pytensor.shared(np.zeros((4, 2)), name="table")
+    >>> synk.scatter(table, np.ones((4, 2)))
+    >>> synk.per_rank(table).kind
+    'rows'
+    >>> synk.all_gather(table)
+    >>> print(synk.per_rank(table))
+    None
     """
     return _current.per_rank(variable)

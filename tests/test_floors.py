@@ -94,7 +94,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
 # The one module that imports what is above it, and what that enters itself in: programs and runs on GPUs.
 REGISTRATION = ("synk.run.device.choose", "synk.gpu")
 # Of libraries that only GPUs need. `nccl=` is an option that users of Synkhronos pass.
-LIBRARIES = re.compile(r'cupy|cudnn|(?<!", )nccl(?!: bool|", nccl|`)', re.IGNORECASE)
+LIBRARIES = re.compile(r'cupy|cudnn|(?<!", )nccl(?! ?: bool|", nccl|`)', re.IGNORECASE)
 # The last one tells owners of any array how to copy it to the host.
 MAY_NAME_LIBRARIES = (
     "synk.gpu.",

@@ -11,3 +11,8 @@ from synk.extensions.checkpoint.file_format import CheckpointCorrupt, Checkpoint
 from synk.extensions.checkpoint.store import CheckpointNames, load, read_values, save
 
 __all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "read_values", "save"]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

@@ -91,6 +91,21 @@ def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any]
         This process is not the master, or this is called in the middle of a call, by a signal handler.
     OSError
         From the file system.
+
+    See Also
+    --------
+    synk.extensions.checkpoint.load : gives them back.
+    synk.extensions.fit.Checkpoints : saves the whole training.
+
+    Examples
+    --------
+    >>> w = pytensor.shared(np.arange(3.0), name="w")
+    >>> checkpoint.save("run.synk", [w], {"epoch": 3})
+    >>> w.set_value(np.zeros(3))
+    >>> checkpoint.load("run.synk", [w])
+    {'epoch': 3}
+    >>> w.get_value()
+    array([0., 1., 2.])
     """
     kept = plain(values or {})
     with synk.turn("checkpoint.save"):
@@ -147,11 +162,23 @@ def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -
     OSError
         From the file system.
 
+    See Also
+    --------
+    synk.extensions.checkpoint.save : writes the file.
+
     Notes
     -----
     What was per rank is given back to each rank if there are as many as there were. On another number, rows
     are dealt out again, as by `synk.scatter`, and generators go on in streams that are made from that of
     rank 0, as those at the start were.
+
+    Examples
+    --------
+    >>> w = pytensor.shared(np.arange(3.0), name="w")
+    >>> b = pytensor.shared(np.ones(1), name="b")
+    >>> checkpoint.save("both.synk", [w, b])
+    >>> checkpoint.load("both.synk", [w], strict=False)  # one of the two
+    {}
     """
     with synk.turn("checkpoint.load"):
         wanted = named(variables)
@@ -180,10 +207,25 @@ def read_values(path: str | os.PathLike[str], *, whole: bool = True) -> dict[str
     whole : bool
         Whether to look at the digest of the whole file, which takes time where the arrays are large.
 
+    Returns
+    -------
+    dict of str to plain value
+
     Raises
     ------
     CheckpointCorrupt, CheckpointVersion, OSError
         As `load`.
+
+    See Also
+    --------
+    synk.extensions.checkpoint.load : gives variables their values, too.
+
+    Examples
+    --------
+    >>> w = pytensor.shared(np.arange(3.0), name="w")
+    >>> checkpoint.save("run.synk", [w], {"epoch": 3})
+    >>> checkpoint.read_values("run.synk")
+    {'epoch': 3}
     """
     with _opened(path) as file:
         return _values(file_format.read_entries(file, most=math.inf if whole else 0))

@@ -33,3 +33,8 @@ __all__ = [
     "fit",
     "latest",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

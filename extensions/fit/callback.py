@@ -26,6 +26,23 @@ class Callback:
         Whether it is called after the others, as a callback that saves their states must be.
     adds : sequence of str
         Names of the metrics that it adds to ``training.metrics`` at the end of each epoch.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : calls it.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import Callback, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> class Print(Callback):
+    ...     def on_epoch_end(self, training):
+    ...         print(training.epoch, round(training.metrics["loss"], 3))
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[Print()], progress=False, batch_size=8)
+    0 1.0
+    1 0.64
     """
 
     last = False

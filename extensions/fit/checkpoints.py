@@ -53,6 +53,25 @@ class Checkpoints(Callback):
         Whether smaller or larger values are better.
     every : int, optional
         Save after so many steps, too.
+
+    See Also
+    --------
+    synk.extensions.fit.latest : finds the newest.
+    synk.extensions.fit.best : finds the best.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import Checkpoints, fit, latest
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = Checkpoints("run", best="loss")
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[callback], batch_size=4, progress=False)
+    >>> latest("run").name
+    'step-000000004.ckpt'
+    >>> history = fit(step, (np.ones(8),), epochs=3, resume="run", batch_size=4, progress=False)
+    >>> len(history)  # two of them from before
+    3
     """
 
     last = True

@@ -35,8 +35,32 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> dict[int, Path]:
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """Return the path of the newest checkpoint that is whole, or None.
 
-    A `SynkWarning` names damaged ones that are newer. Raises CheckpointVersion or OSError if one cannot be
-    read for another reason, since it may be whole.
+    A `SynkWarning` names damaged ones that are newer.
+
+    Parameters
+    ----------
+    folder : path-like
+        As of `synk.extensions.fit.Checkpoints`.
+
+    Returns
+    -------
+    Path or None
+
+    Raises
+    ------
+    CheckpointVersion, OSError
+        If one cannot be read for another reason, since it may be whole.
+
+    See Also
+    --------
+    synk.extensions.fit.best : the best.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import latest
+    >>> os.makedirs("empty", exist_ok=True)
+    >>> print(latest("empty"))
+    None
     """
     return next((path for path in reversed(checkpoints_in(folder).values()) if is_whole(path)), None)
 
@@ -45,6 +69,30 @@ def best(folder: str | os.PathLike[str]) -> Path | None:
     """Return the path of the best checkpoint that is whole, by the metric of the newest one, or None.
 
     ``Checkpoints(folder, best=...)`` writes the scores by which they are compared.
+
+    Parameters
+    ----------
+    folder : path-like
+        As of `synk.extensions.fit.Checkpoints`.
+
+    Returns
+    -------
+    Path or None
+
+    See Also
+    --------
+    synk.extensions.fit.latest : the newest.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import Checkpoints, best, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = Checkpoints("scored", best="loss")
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[callback], batch_size=4, progress=False)
+    >>> best("scored").name
+    'step-000000004.ckpt'
     """
     scores = {path: score_of(path) for path in checkpoints_in(folder).values()}
     ranked = best_first(scores)

@@ -27,6 +27,20 @@ class History:
     recoveries : list of dict
         One for each time that this process went on with new workers: the ``"step"`` until which it had come,
         ``"from_step"``, after which it went on, the ``"ranks"`` since then, and the ``"cause"``.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : returns it.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> history = fit(step, (np.ones(8),), epochs=2, batch_size=8, progress=False)
+    >>> print(np.round(history["loss"], 3), history.metrics, history.stopped)
+    [1.   0.64] ['loss'] None
     """
 
     def __init__(self) -> None:

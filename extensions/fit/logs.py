@@ -22,6 +22,22 @@ class CSVLog(Callback):
     ----------
     path : path-like
         Written anew after every epoch, so that it has the columns of all of them.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : calls it.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from synk.extensions.fit import CSVLog, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = CSVLog("run.csv")
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[callback], batch_size=4, progress=False)
+    >>> print(Path("run.csv").read_text().splitlines()[0])
+    epoch,loss,seconds,rows_per_second
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -50,6 +66,23 @@ class JSONLog(Callback):
         Replaced by a training that begins, at its first line.
     every : int, optional
         Steps between lines with ``"step"`` and what that step has returned.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : calls it.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import JSONLog, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = JSONLog("run.jsonl")
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[callback], batch_size=4, progress=False)
+    >>> import json
+    >>> from pathlib import Path
+    >>> [json.loads(line)["epoch"] for line in Path("run.jsonl").read_text().splitlines()]
+    [0, 1]
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int | None = None):

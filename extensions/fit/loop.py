@@ -121,6 +121,21 @@ def fit(
         An argument is wrong; before the first step.
     CheckpointNames, CheckpointCorrupt, CheckpointVersion
         As `synk.extensions.checkpoint.load`, of `resume`.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes the step.
+    synk.extensions.fit.Checkpoints : saves the whole training.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> history = fit(step, (np.ones(8),), epochs=10, batch_size=4, progress=False)
+    >>> print(w.get_value().round(2), history.steps)
+    0.99 20
     """
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks={callbacks!r} is no list; pass [{type(callbacks).__name__}(...)]")

@@ -53,6 +53,22 @@ class ReduceOnPlateau(Callback):
         No rate is smaller.
     mode, min_delta
         As of `EarlyStopping`.
+
+    See Also
+    --------
+    synk.extensions.schedules.steps : a rate that falls at given steps.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import ReduceOnPlateau, fit
+    >>> rate = pytensor.shared(np.array(0.1), name="rate")
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=rate)
+    >>> callback = ReduceOnPlateau(rate, "loss", patience=1, min_delta=10.0)
+    >>> history = fit(step, (np.ones(8),), epochs=3, callbacks=[callback], batch_size=8, progress=False)
+    >>> print(rate.get_value().round(4))  # no epoch was better by 10
+    0.001
     """
 
     def __init__(
@@ -107,10 +123,26 @@ class LinearScaling(Callback):
     warm_up : int
         Steps.
 
+    See Also
+    --------
+    synk.extensions.schedules.scaled : the same as an expression.
+
     References
     ----------
     Goyal and others (2017), arXiv:1706.02677, sections 2.1 and 2.2. As an expression:
     ``schedules.warm_up(counter, schedules.scaled(base, k), warm_up, start=1 / k)``.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import LinearScaling, fit
+    >>> rate = pytensor.shared(np.array(0.1), name="rate")
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=rate)
+    >>> callback = LinearScaling(rate, base=0.1)
+    >>> history = fit(step, (np.ones(8),), epochs=1, callbacks=[callback], batch_size=8, progress=False)
+    >>> print(rate.get_value())  # of two ranks
+    0.2
     """
 
     def __init__(self, rate: Any, base: float, warm_up: int = 0):

@@ -28,6 +28,21 @@ class EarlyStopping(Callback):
         By which a value must be better to count.
 
     For the parameters of the best epoch, load the checkpoint of `synk.extensions.fit.best`.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : calls it.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import EarlyStopping, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = EarlyStopping("loss", patience=1, min_delta=0.1)
+    >>> history = fit(step, (np.ones(8),), epochs=9, callbacks=[callback], batch_size=4, progress=False)
+    >>> len(history) < 9
+    True
     """
 
     def __init__(
@@ -69,6 +84,24 @@ class StopOnNaN(Callback):
     The parameters have changed by then, and what one rank had computed is in all of them. With
     ``make_train_function(..., check_finite=True)`` each rank looks at its gradient before they do, and the
     error names the rank where it began.
+
+    See Also
+    --------
+    synk.check_finite : looks before the step.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import StopOnNaN, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = StopOnNaN()
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[callback], batch_size=4, progress=False)
+    >>> try:
+    ...     fit(step, (np.array([1.0, np.nan]),), epochs=1, callbacks=[callback], batch_size=2)
+    ... except synk.NonFinite:
+    ...     print("not finite")
+    not finite
     """
 
     def on_step_end(self, training: Training) -> None:

@@ -27,6 +27,21 @@ class TensorBoard(Callback):
     ------
     ImportError
         tensorboard is not installed.
+
+    See Also
+    --------
+    synk.extensions.fit.fit : calls it.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import TensorBoard, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> callback = TensorBoard("events")
+    >>> history = fit(step, (np.ones(8),), epochs=2, callbacks=[callback], batch_size=4, progress=False)
+    >>> len(os.listdir("events"))
+    1
     """
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 1):

@@ -53,6 +53,25 @@ class Training:
         Of all epochs that have ended, and the number of all steps.
     error : BaseException or None
         By which the training has ended, in ``on_train_end``.
+
+    See Also
+    --------
+    synk.extensions.fit.Callback : its methods get this.
+
+    Examples
+    --------
+    >>> from synk.extensions.fit import Callback, fit
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> loss = ((w - x) ** 2).mean()
+    >>> step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1)
+    >>> class StopWhenSmall(Callback):
+    ...     def on_epoch_end(self, training):
+    ...         if training.metrics["loss"] < 0.5:
+    ...             training.stop("the loss is small")
+    >>> callbacks = [StopWhenSmall()]
+    >>> history = fit(step, (np.ones(8),), epochs=9, callbacks=callbacks, progress=False, batch_size=8)
+    >>> len(history), history.stopped
+    (3, 'the loss is small')
     """
 
     def __init__(

@@ -31,3 +31,8 @@ __all__ = [
     "Residual",
     "Sequential",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

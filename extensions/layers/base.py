@@ -23,6 +23,11 @@ class Layer:
     A subclass of one's own says what it does to its input in ``__call__``, puts what it trains into `params`
     and what it keeps beside into `state`, and overrides `training` where that differs from testing.
 
+    Parameters
+    ----------
+    params, state : dict of str to shared variable, optional
+        As below.
+
     Attributes
     ----------
     params : dict of str to shared variable
@@ -31,6 +36,22 @@ class Layer:
         What is kept and not trained: running statistics, random states. `training` gives their updates.
     name : str
         Its path in the network that it was last put into, such as ``"stage1.0.conv2"``; empty before.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> class Scale(layers.Layer):
+    ...     def __init__(self):
+    ...         super().__init__(params={"factor": pytensor.shared(np.float32(2))})
+    ...
+    ...     def __call__(self, x):
+    ...         return x * self.params["factor"]
+    >>> x = pt.fvector("x")
+    >>> synk.function([x], Scale()(x))([1.0, 2.0]).tolist()
+    [2.0, 4.0]
     """
 
     name: str = ""

@@ -63,6 +63,22 @@ class Sequential(Network):
         Something is no layer.
     ValueError
         There are none, or a name has a dot in it.
+
+    See Also
+    --------
+    synk.extensions.layers.Residual : a branch beside a shortcut.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> model = layers.Sequential(
+    ...     hidden=layers.Dense(8, 16, rng=rng), relu=layers.ReLU(), head=layers.Dense(16, 3, rng=rng)
+    ... )
+    >>> list(model.params)
+    ['hidden.W', 'hidden.b', 'head.W', 'head.b']
+    >>> x = pt.fmatrix("x")
+    >>> synk.function([x], model(x))(np.ones((2, 8), "float32")).shape
+    (2, 3)
     """
 
     def __init__(self, *layers: Any, **named: Any) -> None:
@@ -119,9 +135,21 @@ class Residual(Network):
     TypeError
         Something is no layer.
 
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
     References
     ----------
     He, Zhang, Ren and Sun (2015), arXiv:1512.03385; without an activation: the same (2016), arXiv:1603.05027.
+
+    Examples
+    --------
+    >>> layer = layers.Residual(layers.Dense(3, 3, rng=np.random.default_rng(0)), activation=ops.relu)
+    >>> x = pt.fmatrix("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3), "float32")).shape
+    (2, 3)
     """
 
     def __init__(

@@ -15,7 +15,20 @@ from synk.extensions.layers.checks import IMAGES, checked
 
 
 class ReLU(Layer):
-    """The positive part of every value: ``max(0, x)``."""
+    """The positive part of every value: ``max(0, x)``.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.ReLU()
+    >>> x = pt.fmatrix("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3), "float32")).shape
+    (2, 3)
+    """
 
     def __call__(self, x: Any) -> Any:
         """Return `synk.ops.relu` of `x`."""
@@ -45,6 +58,18 @@ class MaxPool(_Pool):
         From window to window; by default its size.
     padding
         As of `synk.ops.max_pool2d`.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.MaxPool(2)
+    >>> x = pt.ftensor4("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3, 8, 8), "float32")).shape
+    (2, 3, 4, 4)
     """
 
     def __init__(self, size: Any, stride: Any = None, *, padding: Any = 0) -> None:
@@ -74,6 +99,18 @@ class AvgPool(_Pool):
         As of `MaxPool`.
     count_padding : bool
         Whether padding counts as zeros; otherwise means are over the pixels of the image alone.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.AvgPool(2)
+    >>> x = pt.ftensor4("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3, 8, 8), "float32")).shape
+    (2, 3, 4, 4)
     """
 
     def __init__(
@@ -97,7 +134,20 @@ class AvgPool(_Pool):
 
 
 class GlobalAvgPool(Layer):
-    """The mean of every channel of every image: `synk.ops.global_avg_pool2d`."""
+    """The mean of every channel of every image: `synk.ops.global_avg_pool2d`.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.GlobalAvgPool()
+    >>> x = pt.ftensor4("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3, 8, 8), "float32")).shape
+    (2, 3)
+    """
 
     def __call__(self, x: Any) -> Any:
         """Return the means, shape (images, channels).
@@ -115,7 +165,20 @@ class GlobalAvgPool(Layer):
 
 
 class Flatten(Layer):
-    """Every row as a vector: all axes but the first joined, in C order."""
+    """Every row as a vector: all axes but the first joined, in C order.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.Flatten()
+    >>> x = pt.ftensor4("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3, 8, 8), "float32")).shape
+    (2, 192)
+    """
 
     def __call__(self, x: Any) -> Any:
         """Return a matrix, shape (rows, values of a row).

@@ -53,9 +53,24 @@ class BatchNorm(Layer):
     TypeError, ValueError
         `n` is no positive integer, the dtype another; or as of `synk.ops.batch_norm`.
 
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
     References
     ----------
     Ioffe and Szegedy (2015), arXiv:1502.03167; `gamma` of zero: Goyal and others (2017), arXiv:1706.02677.
+
+    Examples
+    --------
+    >>> layer = layers.BatchNorm(3)
+    >>> x = pt.fmatrix("x")
+    >>> y, statistics = layer.training(x)
+    >>> f = synk.function([x], y, updates=[(*pair, "avg") for pair in statistics])
+    >>> f(np.ones((4, 3), "float32")).shape
+    (4, 3)
+    >>> layer.state["mean"].get_value()
+    array([0.1, 0.1, 0.1], dtype=float32)
     """
 
     def __init__(
@@ -131,10 +146,23 @@ class Dropout(Layer):
     ValueError
         The rate is outside ``[0, 1)``.
 
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
     References
     ----------
     Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov (2014), "Dropout: a simple way to prevent
     neural networks from overfitting", JMLR 15:1929-1958.
+
+    Examples
+    --------
+    >>> layer = layers.Dropout(0.5, seed=1)
+    >>> x = pt.fmatrix("x")
+    >>> y, advance = layer.training(x)
+    >>> f = synk.function([x], y, updates=advance)
+    >>> sorted(set(f(np.ones((40, 3), "float32")).ravel().tolist()))
+    [0.0, 2.0]
     """
 
     def __init__(self, rate: float, *, seed: Any) -> None:

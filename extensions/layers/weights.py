@@ -38,6 +38,18 @@ class Dense(Layer):
     ------
     TypeError, ValueError
         A number is no positive integer, `rng` no generator, or the dtype another.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.Dense(3, 5, rng=np.random.default_rng(0))
+    >>> x = pt.fmatrix("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3), "float32")).shape
+    (2, 5)
     """
 
     def __init__(
@@ -104,6 +116,18 @@ class Conv(Layer):
     TypeError, ValueError
         A number is no positive integer, `groups` does not divide the channels, `rng` is no generator, or the
         dtype another.
+
+    See Also
+    --------
+    synk.extensions.layers.Sequential : puts layers one after another.
+
+    Examples
+    --------
+    >>> layer = layers.Conv(3, 4, 3, padding=1, rng=np.random.default_rng(0))
+    >>> x = pt.ftensor4("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3, 8, 8), "float32")).shape
+    (2, 4, 8, 8)
     """
 
     def __init__(

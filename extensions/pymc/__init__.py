@@ -29,3 +29,8 @@ __all__ = [
 ]
 
 del needed
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

@@ -19,7 +19,7 @@ The names and defaults are those of Lasagne's `updates` module.
 
 from synk.extensions.updates.adam import adam, adamax, adamw, amsgrad
 from synk.extensions.updates.local_steps import local
-from synk.extensions.updates.parts import Updates
+from synk.extensions.updates.parts import Updates, from_gradient
 from synk.extensions.updates.rules import (
     adadelta,
     adagrad,
@@ -43,9 +43,15 @@ __all__ = [
     "apply_momentum",
     "apply_nesterov_momentum",
     "clipped",
+    "from_gradient",
     "local",
     "momentum",
     "nesterov_momentum",
     "rmsprop",
     "sgd",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

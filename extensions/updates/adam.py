@@ -39,9 +39,32 @@ def adam(
     ``p := p - learning_rate * m' / (sqrt(v') + epsilon)``,
     where ``m' = m / (1 - beta1**t)`` and ``v' = v / (1 - beta2**t)``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    beta1, beta2 : scalar
+        Decay rates of the mean gradient and of its mean square, in ``[0, 1)``.
+    epsilon : scalar
+        Keeps the divisor from 0.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
 
     Notes
     -----
@@ -51,6 +74,15 @@ def adam(
     References
     ----------
     Kingma and Ba (2014), arXiv:1412.6980.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.adam, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.8
     """
     return _adam(loss, params, learning_rate, beta1, beta2, epsilon)
 
@@ -67,13 +99,45 @@ def amsgrad(
 
     Each step is that of `adam`, with ``u := max(u, v)`` in the place of ``v`` in ``v'``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    beta1, beta2 : scalar
+        Decay rates of the mean gradient and of its mean square, in ``[0, 1)``.
+    epsilon : scalar
+        Keeps the divisor from 0.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Reddi, Kale and Kumar (2018), arXiv:1904.09237; the correction for zero starts is an addition.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.amsgrad, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.8
     """
     return _adam(loss, params, learning_rate, beta1, beta2, epsilon, largest=True)
 
@@ -93,13 +157,47 @@ def adamw(
     Each step is that of `adam` from ``p - learning_rate * weight_decay * p``; in the loss, a penalty
     on large parameters would be scaled like any gradient.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    beta1, beta2 : scalar
+        Decay rates of the mean gradient and of its mean square, in ``[0, 1)``.
+    epsilon : scalar
+        Keeps the divisor from 0.
+    weight_decay : scalar
+        The share of a parameter that it loses in a step, times the learning rate.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Loshchilov and Hutter (2017), arXiv:1711.05101.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.adamw, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.7981
     """
     check_scalars(weight_decay=weight_decay)
     return _adam(loss, params, learning_rate, beta1, beta2, epsilon, weight_decay=weight_decay)
@@ -149,13 +247,45 @@ def adamax(
     Each step does ``t := t + 1``, ``m := beta1 * m + (1 - beta1) * g``, ``u := max(beta2 * u, abs(g))``
     and ``p := p - learning_rate * m' / (u + epsilon)``, where ``m' = m / (1 - beta1**t)``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    beta1, beta2 : scalar
+        Decay rates of the mean gradient and of its mean square, in ``[0, 1)``.
+    epsilon : scalar
+        Keeps the divisor from 0.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Kingma and Ba (2014), arXiv:1412.6980, section 7.1; epsilon is an addition.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.adamax, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.8
     """
     t, new_t, mean_rate = _count_and_rate(learning_rate, beta1, beta2, epsilon)
 

@@ -38,22 +38,25 @@ def local(rule: Callable[..., Updates]) -> Callable[..., Updates]:
     callable
         ``rule(loss, params, **options)``; its ``param_updates`` are (variable, new value, None).
 
-    Examples
-    --------
-    ::
-
-        grad_updates, param_updates, _ = updates.local(updates.adam)(loss, params)
-        step = synk.sequence(
-            synk.function([x, y], (loss, "avg"), updates=grad_updates),
-            synk.function([], updates=param_updates),
-        )
-        for k in range(8):
-            step(x_data, y_data, batch=rows[k])
-        synk.all_reduce(params, "avg")
-
     References
     ----------
     Stich (2019), "Local SGD converges fast and communicates little", arXiv:1805.09767.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+    >>> rule = updates.local(updates.sgd)
+    >>> grad_updates, param_updates, _ = rule(((w - x) ** 2).mean(), [w], learning_rate=0.5)
+    >>> step = synk.sequence(
+    ...     synk.function([x], updates=grad_updates),
+    ...     synk.function([], updates=param_updates),
+    ... )
+    >>> step([1.0, 5.0])  # each rank follows the gradient of its own row
+    >>> synk.gather(w).tolist()
+    [1.0, 5.0]
+    >>> synk.all_reduce(w, "avg")
+    >>> print(w.get_value())
+    3.0
     """
 
     def by_itself(loss: Any, params: Any, **options: Any) -> Updates:

@@ -21,7 +21,28 @@ Pair = tuple[Any, ...]  # (shared variable, new value); of a rank's own steps (.
 
 
 class Updates(NamedTuple):
-    """The result of an update rule."""
+    """The result of an update rule: a tuple of three.
+
+    Parameters
+    ----------
+    grad_updates : list of (flat_gradient, what one slice adds to it, "sum")
+        For the gradient function.
+    param_updates : list of (variable, new value)
+        For the update function, once ``flat_gradient`` is all-reduced; of `local`, (..., None).
+    flat_gradient : shared vector
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> made = updates.sgd((w * x).mean(), [w], learning_rate=0.1)
+    >>> gradient = synk.function([x], updates=made.grad_updates)
+    >>> update = synk.function([], updates=made.param_updates)
+    >>> gradient([1.0, 3.0])
+    >>> synk.all_reduce(made.flat_gradient, "sum")
+    >>> update()
+    >>> print(w.get_value().round(4))
+    0.8
+    """
 
     grad_updates: list[tuple[Any, Any, str]]  # (flat_gradient, what one slice adds to it, "sum")
     param_updates: list[Pair]  # they read flat_gradient, once it is all-reduced; those of `local` before
@@ -35,11 +56,41 @@ def from_gradient(
     common: Sequence[Pair] = (),
     **options: Any,
 ) -> Updates:
-    """Apply ``step(param, gradient, **options)`` to every parameter; errors are those of `flat_gradient`.
+    """Make an update rule's result from what one parameter does with its gradient.
 
-    A step returns the pairs (variable, new value) of one parameter and its state, and is given the options,
-    which are numbers or 0-d tensors, in the dtype of the parameter. ``common`` is state that all parameters
-    share.
+    Parameters
+    ----------
+    loss : 0-d tensor
+    params : shared variable, or iterable of them
+    step : callable
+        ``step(param, gradient, **options)`` returns the pairs (variable, new value) of one parameter and its
+        state.
+    common : sequence of (variable, new value)
+        State that all parameters share, such as a count of steps.
+    **options : scalar
+        Numbers or 0-d tensors; `step` gets them in the dtype of the parameter.
+
+    Returns
+    -------
+    Updates
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `synk.extensions.updates.sgd`.
+
+    Examples
+    --------
+    >>> def sign_descent(loss, params, learning_rate):
+    ...     def step(p, g, learning_rate):
+    ...         return [(p, p - learning_rate * pt.sign(g))]
+    ...
+    ...     return updates.from_gradient(loss, params, step, learning_rate=learning_rate)
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], sign_descent, learning_rate=0.1)
+    >>> loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.9
     """
     check_scalars(**options)
     params = listed(params)

@@ -26,13 +26,41 @@ def sgd(loss: Any, params: Iterable[Any], learning_rate: Any) -> Updates:
 
     Each step does ``p := p - learning_rate * g``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Robbins and Monro (1951), doi:10.1214/aoms/1177729586.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.sgd, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.6
     """
 
     def step(p: Any, g: Any, learning_rate: Any) -> list:
@@ -60,9 +88,22 @@ def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Update
     callable
         ``rule(loss, params, **options)``.
 
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Pascanu, Mikolov and Bengio (2012), arXiv:1211.5063.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> rule = updates.clipped(updates.sgd, max_norm=0.5)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=1.0)
+    >>> loss = step([1.0, 3.0])  # the gradient is 2
+    >>> print(w.get_value().round(4))
+    0.5
     """
     check_scalars(max_norm=max_norm)
     if isinstance(max_norm, int | float | np.number) and not max_norm > 0:
@@ -102,6 +143,21 @@ def apply_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9)
     ------
     ValueError
         A parameter has no update.
+
+    See Also
+    --------
+    synk.extensions.updates.apply_nesterov_momentum : the other kind.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> def rule(loss, params, learning_rate):
+    ...     return updates.apply_momentum(updates.sgd(loss, params, learning_rate), params)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.42
     """
     return _with_velocity(updates, params, momentum, look_ahead=False)
 
@@ -113,7 +169,38 @@ def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: A
     ``p := p + momentum * v + s``. The parameters held are thus those at the point looked ahead to,
     where the next gradient is wanted.
 
-    Parameters, results and errors are those of `apply_momentum`.
+    Parameters
+    ----------
+    updates : Updates
+        As a rule returns them.
+    params : shared variable, or iterable of them
+        Those that get a velocity.
+    momentum : scalar
+        In ``[0, 1)``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    Raises
+    ------
+    ValueError
+        A parameter has no update.
+
+    See Also
+    --------
+    synk.extensions.updates.apply_momentum : the other kind.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> def rule(loss, params, learning_rate):
+    ...     return updates.apply_nesterov_momentum(updates.sgd(loss, params, learning_rate), params)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.078
     """
     return _with_velocity(updates, params, momentum, look_ahead=True)
 
@@ -139,13 +226,43 @@ def momentum(loss: Any, params: Iterable[Any], learning_rate: Any, momentum: Any
 
     Each step does ``v := momentum * v - learning_rate * g`` then ``p := p + v``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    momentum : scalar
+        Decay rate of the velocity, in ``[0, 1)``.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Polyak (1964), doi:10.1016/0041-5553(64)90137-5.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.momentum, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.42
     """
     params = listed(params)
     return apply_momentum(sgd(loss, params, learning_rate), params, momentum)
@@ -157,15 +274,46 @@ def nesterov_momentum(loss: Any, params: Iterable[Any], learning_rate: Any, mome
     Each step does ``v := momentum * v - learning_rate * g`` then
     ``p := p + momentum * v - learning_rate * g``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    momentum : scalar
+        Decay rate of the velocity, in ``[0, 1)``.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
 
     References
     ----------
     Sutskever, Martens, Dahl and Hinton (2013), "On the importance of initialization and momentum in
     deep learning", ICML; rearranged so that the gradient is taken where the parameters are held,
     as in Bengio, Boulanger-Lewandowski and Pascanu (2012), arXiv:1212.0901.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> rule = updates.nesterov_momentum
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.078
     """
     params = listed(params)
     return apply_nesterov_momentum(sgd(loss, params, learning_rate), params, momentum)
@@ -176,14 +324,44 @@ def adagrad(loss: Any, params: Iterable[Any], learning_rate: Any = 1.0, epsilon:
 
     Each step does ``a := a + g**2`` then ``p := p - learning_rate * g / sqrt(a + epsilon)``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    epsilon : scalar
+        Keeps the divisor from 0.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
 
     References
     ----------
     Duchi, Hazan and Singer (2011), "Adaptive subgradient methods for online learning and stochastic
     optimization", JMLR 12:2121-2159.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.adagrad, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.8293
     """
 
     def step(p: Any, g: Any, learning_rate: Any, epsilon: Any) -> list:
@@ -202,13 +380,45 @@ def rmsprop(
     Each step does ``a := rho * a + (1 - rho) * g**2`` then
     ``p := p - learning_rate * g / sqrt(a + epsilon)``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    rho : scalar
+        Decay rate of the mean of squared gradients, in ``[0, 1)``.
+    epsilon : scalar
+        Keeps the divisor from 0.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Tieleman and Hinton (2012), Neural Networks for Machine Learning, lecture 6.5, Coursera.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.rmsprop, learning_rate=0.1)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.4544
     """
     check_decays(rho=rho)
 
@@ -230,13 +440,45 @@ def adadelta(
     Each step does ``a := rho * a + (1 - rho) * g**2``, ``s := g * sqrt(d + epsilon) / sqrt(a + epsilon)``,
     ``d := rho * d + (1 - rho) * s**2`` and ``p := p - learning_rate * s``.
 
+    Parameters
+    ----------
+    loss : 0-d tensor
+        What to make small, of the rows of the batch.
+    params : shared variable, or iterable of them
+        What to train.
+    learning_rate : scalar
+        A number, a shared scalar, or a 0-d expression of shared variables; so are the other options.
+    rho : scalar
+        Decay rate of the mean of squared gradients, in ``[0, 1)``.
+    epsilon : scalar
+        Keeps the divisor from 0.
+
     Returns
     -------
     grad_updates, param_updates, flat_gradient
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no shared tensor of floats, the loss does not depend on it, or an option is not a
+        scalar, or a decay rate outside ``[0, 1)``.
+
+    See Also
+    --------
+    synk.extensions.train.make_train_function : makes a step of the rule.
+
     References
     ----------
     Zeiler (2012), arXiv:1212.5701; the learning rate, there 1, is an addition.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], updates.adadelta)
+    >>> for _ in range(2):  # the gradient is 2, the mean of x
+    ...     loss = step([1.0, 3.0])
+    >>> print(w.get_value().round(4))
+    0.991
     """
     check_decays(rho=rho)
 

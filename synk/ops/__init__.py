@@ -40,3 +40,8 @@ __all__ = [
     "softmax_cross_entropy",
     "whole",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__

@@ -55,6 +55,16 @@ def relu(x: Any) -> Any:
     -------
     tensor
         Shape and dtype of ``x``.
+
+    See Also
+    --------
+    synk.extensions.layers.ReLU : the layer.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> synk.function([x], ops.relu(x))([-1.0, 0.0, 2.0]).tolist()
+    [0.0, 0.0, 2.0]
     """
     return rectify(float_tensor("x", x))
 

@@ -84,9 +84,24 @@ def batch_norm(
         Of ``running_mean`` and ``running_var``; empty unless ``train``. A batch without rows leaves them as
         they are, one of a single value a channel counts with variance 0.
 
+    See Also
+    --------
+    synk.extensions.layers.BatchNorm : the layer.
+
     References
     ----------
     Ioffe and Szegedy (2015), arXiv:1502.03167.
+
+    Examples
+    --------
+    >>> x = pt.matrix("x")
+    >>> mean, var = pytensor.shared(np.zeros(2)), pytensor.shared(np.ones(2))
+    >>> y, statistics = ops.batch_norm(
+    ...     x, pt.ones(2), pt.zeros(2), mean, var, train=True, all_ranks=True
+    ... )
+    >>> f = synk.function([x], y, updates=statistics)
+    >>> f([[1.0, 2.0], [3.0, 6.0]]).round(3).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
     """
     if not isinstance(train, bool | np.bool_):
         raise TypeError(f"train must be True or False, not {train!r}: make one function for each")

@@ -194,6 +194,17 @@ def conv2d(
     ------
     TypeError, ValueError
         An argument is none of these; a number of channels or a window does not fit.
+
+    See Also
+    --------
+    synk.extensions.layers.Conv : the layer.
+
+    Examples
+    --------
+    >>> x = pt.tensor4("x")
+    >>> f = synk.function([x], ops.conv2d(x, pt.ones((1, 1, 3, 3))))
+    >>> f(np.arange(16.0).reshape(1, 1, 4, 4)).tolist()
+    [[[[45.0, 54.0], [81.0, 90.0]]]]
     """
     x, w = float_tensor("x", x, (4,)), float_tensor("w", w, (4,))
     steps, spread = pair("stride", stride), pair("dilation", dilation)

@@ -33,6 +33,18 @@ def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
     -------
     tensor, shape (rows,)
         In the dtype of ``logits``.
+
+    Raises
+    ------
+    IndexError
+        When the function runs: a label is no class.
+
+    Examples
+    --------
+    >>> logits, labels = pt.matrix("logits"), pt.lvector("labels")
+    >>> f = synk.function([logits, labels], ops.softmax_cross_entropy(logits, labels).mean())
+    >>> print(f(np.zeros((3, 2)), [0, 1, 1]).round(4))  # log 2
+    0.6931
     """
     return SoftmaxCrossEntropy()(logits, labels)[0]
 

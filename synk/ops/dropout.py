@@ -34,9 +34,22 @@ def dropout(x: Any, rate: float, rng: Any) -> tuple[Any, tuple[Any, Any]]:
         Advances the state from call to call; without it, every call drops the same elements. With
         ``rate=0`` nothing is drawn: y is ``x`` itself and the new state is the old one.
 
+    See Also
+    --------
+    synk.extensions.layers.Dropout : the layer.
+
     References
     ----------
     Srivastava et al. (2014), http://jmlr.org/papers/v15/srivastava14a.html.
+
+    Examples
+    --------
+    >>> from pytensor.tensor.random import shared_rng
+    >>> x, rng = pt.matrix("x"), shared_rng(seed=1)
+    >>> y, update = ops.dropout(x, 0.5, rng)
+    >>> f = synk.function([x], y, updates=[update])
+    >>> sorted(set(f(np.ones((40, 3))).ravel().tolist()))
+    [0.0, 2.0]
     """
     x = float_tensor("x", x)
     if not (isinstance(rate, int | float | np.number) and 0 <= rate < 1):

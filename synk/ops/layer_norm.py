@@ -40,6 +40,13 @@ def layer_norm(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5) -> Any:
     References
     ----------
     Ba, Kiros and Hinton (2016), arXiv:1607.06450.
+
+    Examples
+    --------
+    >>> x = pt.matrix("x")
+    >>> f = synk.function([x], ops.layer_norm(x, pt.ones(2), pt.zeros(2)))
+    >>> f([[1.0, 3.0], [2.0, 6.0]]).round(3).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
     """
     x = float_tensor("x", x)
     gamma = float_tensor("gamma", gamma, dtype=x.type.dtype)

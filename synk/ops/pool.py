@@ -214,6 +214,17 @@ def max_pool2d(x: Any, size: int | tuple[int, int], *, stride: Any = None, paddi
     ------
     TypeError, ValueError
         An argument is none of these, or no window fits.
+
+    See Also
+    --------
+    synk.extensions.layers.MaxPool : the layer.
+
+    Examples
+    --------
+    >>> x = pt.tensor4("x")
+    >>> f = synk.function([x], ops.max_pool2d(x, 2))
+    >>> f(np.arange(16.0).reshape(1, 1, 4, 4)).tolist()
+    [[[[5.0, 7.0], [13.0, 15.0]]]]
     """
     return MaxPool2d(pooling_of(size, stride, padding))(x)[0]
 
@@ -238,6 +249,17 @@ def avg_pool2d(
     ------
     TypeError, ValueError
         An argument is none of these, or no window fits.
+
+    See Also
+    --------
+    synk.extensions.layers.AvgPool : the layer.
+
+    Examples
+    --------
+    >>> x = pt.tensor4("x")
+    >>> f = synk.function([x], ops.avg_pool2d(x, 2))
+    >>> f(np.arange(16.0).reshape(1, 1, 4, 4)).tolist()
+    [[[[2.5, 4.5], [10.5, 12.5]]]]
     """
     return AvgPool2d(pooling_of(size, stride, padding), bool(count_padding))(x)
 
@@ -252,6 +274,17 @@ def global_avg_pool2d(x: Any) -> Variable:
     Returns
     -------
     tensor of x's dtype, shape (images, channels)
+
+    See Also
+    --------
+    synk.extensions.layers.GlobalAvgPool : the layer.
+
+    Examples
+    --------
+    >>> x = pt.tensor4("x")
+    >>> f = synk.function([x], ops.global_avg_pool2d(x))
+    >>> f(np.arange(16.0).reshape(1, 1, 4, 4)).tolist()
+    [[7.5]]
     """
     return GlobalAvgPool2d()(x)
 

@@ -55,7 +55,23 @@ HINTS = {"signal SIGKILL": " (a kernel that is out of memory does that: see dmes
 
 
 class RankState(NamedTuple):
-    """The state of one rank at a moment, as seen from the master."""
+    """The state of one rank at a moment, as seen from the master: an entry of ``SynkTimeout.ranks``.
+
+    Parameters
+    ----------
+    rank, pid : int
+    state : {"running", "stopped", "ended"}
+        Of the process; on another machine, the machine.
+    phase : str
+        As of `WorkerDied`.
+    stack : str
+        Of all its Python threads, the innermost frame first; "" where the rank could not print it.
+
+    Examples
+    --------
+    >>> print(synk.RankState(1, 4242, "running", "computing", ""))
+    rank 1 (pid 4242) running, computing
+    """
 
     rank: int
     pid: int

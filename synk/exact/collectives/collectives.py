@@ -45,11 +45,22 @@ def all_reduce(x: Any, op: str = "sum") -> Variable:
     TypeError
         If it has no meaning for the dtype: "avg" of integers, "avg" or "sum" of booleans.
 
+    See Also
+    --------
+    synk.all_reduce : does it with shared variables, between functions.
+
     Notes
     -----
     The gradient of "sum" is the sum over ranks of the gradients of the result, that of "avg" their average;
     that of "min" and "max" is their sum on each rank whose element is the result, as of ``pt.max``; that of
     "prod" is their sum times the product of the other ranks' elements, zeros among them or not.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], (x / ops.all_reduce(x.sum(), "sum"), "gather"))
+    >>> f([1.0, 2.0, 5.0]).tolist()
+    [0.125, 0.25, 0.625]
     """
     made = AllReduceOp(op)(pt.as_tensor_variable(x), ranks)
     made.tag.of_script = True  # and not of a gradient
@@ -57,7 +68,27 @@ def all_reduce(x: Any, op: str = "sum") -> Variable:
 
 
 def all_sum(x: Any) -> Variable:
-    """Return the sum over all ranks of what each has for ``x``: ``all_reduce(x, "sum")``."""
+    """Return the sum over all ranks of what each has for ``x``: ``all_reduce(x, "sum")``.
+
+    Parameters
+    ----------
+    x : tensor of the same shape on every rank
+
+    Returns
+    -------
+    tensor of the shape and dtype of ``x``
+
+    See Also
+    --------
+    synk.ops.all_reduce : names the operation.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], (x / ops.all_sum(x.sum()), "gather"))
+    >>> f([1.0, 2.0, 5.0]).tolist()
+    [0.125, 0.25, 0.625]
+    """
     return all_reduce(x, "sum")
 
 
@@ -75,9 +106,20 @@ def all_gather(x: Any, axis: int = 0) -> Variable:
     tensor of the dtype of ``x``
         A rank without rows for a slice adds nothing to it.
 
+    See Also
+    --------
+    synk.all_gather : does it with shared variables, between functions.
+
     Notes
     -----
     The gradient is this rank's own part of the sum over ranks of the gradients of the result.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], ((x[:, None] > ops.all_gather(x)).sum(axis=1), "gather"))
+    >>> f([3.0, 1.0, 2.0]).tolist()
+    [2, 0, 1]
     """
     x = pt.as_tensor_variable(x)
     if not -x.type.ndim <= axis < x.type.ndim:
@@ -105,9 +147,20 @@ def reduce_scatter(x: Any, op: str = "sum") -> Variable:
     ValueError, TypeError
         As `all_reduce`.
 
+    See Also
+    --------
+    synk.reduce_scatter : does it with shared variables, between functions.
+
     Notes
     -----
     The gradient is that of `all_reduce`, for the gradients of all parts, joined.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], (ops.reduce_scatter(pt.ones(4) * x.sum(), "sum"), "gather"))
+    >>> f([1.0, 2.0, 3.0]).tolist()
+    [6.0, 6.0, 6.0, 6.0]
     """
     return ReduceScatterOp(op)(pt.as_tensor_variable(x), ranks)
 
@@ -127,8 +180,19 @@ def broadcast(x: Any, root: int = 0) -> Variable:
     -------
     tensor of the dtype of ``x``
 
+    See Also
+    --------
+    synk.broadcast : does it with shared variables, between functions.
+
     Notes
     -----
     The gradient is the sum over ranks of the gradients of the result on rank ``root``, and 0 on others.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], (x - ops.broadcast(x[0]), "gather"))
+    >>> f([3.0, 1.0, 2.0]).tolist()
+    [0.0, -2.0, -1.0]
     """
     return BroadcastOp(root)(pt.as_tensor_variable(x), ranks)

@@ -31,6 +31,19 @@ def addend(x: Any) -> Variable:
     -------
     tensor of the shape and dtype of ``x``
         With one rank, and in a plain ``pytensor.function``, it is ``x``.
+
+    See Also
+    --------
+    synk.ops.all_sum : adds up inside the graph.
+
+    Examples
+    --------
+    >>> x, total = pt.vector("x"), pytensor.shared(0.0, name="total")
+    >>> f = synk.function([x], updates=[(total, ops.addend(x.std()), "sum")])
+    >>> f([1.0, 3.0])
+    >>> synk.all_reduce(total, "sum")
+    >>> print(total.get_value())  # of both rows, as one process has it
+    1.0
     """
     return Addend()(pt.as_tensor_variable(x))
 
@@ -56,6 +69,23 @@ def whole(x: Any, otherwise: str) -> Variable:
     x : tensor
     otherwise : str
         The end of the error's advice, after "or": what to do if the variables are meant to differ.
+
+    Returns
+    -------
+    tensor of the shape and dtype of ``x``
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(2), name="v")
+    >>> f = synk.function([], ops.whole(v, otherwise="leave it").sum())
+    >>> print(f())
+    0.0
+    >>> synk.set_value(1, v, np.ones(2))
+    >>> try:
+    ...     f()
+    ... except ValueError as error:
+    ...     print("refused")
+    refused
     """
     return Whole(otherwise)(pt.as_tensor_variable(x))
 

@@ -26,6 +26,17 @@ class Data:
     `synk.data` makes it. The dtype and the number of dimensions are fixed, the shape is not: the memory grows
     when needed, keeps its contents, and shrinks only by `free_memory`. It is freed in every rank when Python
     deletes the Data.
+
+    See Also
+    --------
+    synk.Function.build_inputs : makes Data for all inputs of a function.
+
+    Examples
+    --------
+    >>> x = synk.data([1.0, 2.0, 3.0])
+    >>> x[1:] = 0.0
+    >>> x.shape, len(x), np.asarray(x).tolist()
+    ((3,), 3, [1.0, 0.0, 0.0])
     """
 
     def __init__(self, owner: Owner, dtype: Any, ndim: int, minibatch: bool = False, name: str | None = None):
@@ -189,19 +200,71 @@ class Data:
             If the dtype does not fit, or the number of dimensions differs.
         SharedMemoryFull
             If there is no room; the old values are kept.
+
+        Examples
+        --------
+        >>> x = synk.data(np.zeros(2))
+        >>> x.set_value([1.0, 2.0, 3.0])
+        >>> x.shape
+        (3,)
         """
         values = self._as_stored(input_data, force_cast)
         self._reshape(values.shape, oversize, keep=False)
         self.data[...] = values
 
     def set_length(self, length: int, *, oversize: float = 1) -> None:
-        """Change the number of rows; rows that fit keep their values, new ones are undefined."""
+        """Change the number of rows; rows that fit keep their values, new ones are undefined.
+
+        Parameters
+        ----------
+        length : int
+            Rows.
+        oversize : float, 1 to 2
+            If memory must grow, allocate this multiple of the memory needed.
+
+        Raises
+        ------
+        TypeError
+            If the Data is 0-d.
+        SharedMemoryFull
+            If there is no room.
+
+        Examples
+        --------
+        >>> x = synk.data([1.0, 2.0])
+        >>> x.set_length(3, oversize=2)
+        >>> x[2] = 3.0
+        >>> x[:].tolist()
+        [1.0, 2.0, 3.0]
+        """
         if not self._ndim:
             raise TypeError("0-d Data has no length")
         self._reshape((checked_count("length", length, least=0), *self._shape[1:]), oversize, keep=True)
 
     def set_shape(self, shape: Any, *, oversize: float = 1) -> None:
-        """Change the shape; items that fit keep their place in memory (C order), new ones are undefined."""
+        """Change the shape; items that fit keep their place in memory (C order), new ones are undefined.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of as many dimensions as before.
+        oversize : float, 1 to 2
+            If memory must grow, allocate this multiple of the memory needed.
+
+        Raises
+        ------
+        ValueError
+            If the number of dimensions differs.
+        SharedMemoryFull
+            If there is no room.
+
+        Examples
+        --------
+        >>> x = synk.data(np.arange(6.0).reshape(2, 3))
+        >>> x.set_shape((3, 2))
+        >>> x[0].tolist()
+        [0.0, 1.0]
+        """
         shape = tuple(checked_count("length", length, least=0) for length in shape)
         if len(shape) != self._ndim:
             raise ValueError(f"shape {shape} has {len(shape)} dimensions, this Data has {self._ndim}")
@@ -232,7 +295,15 @@ class Data:
             return np.array_equal(values.astype(self._dtype), values, equal_nan=True)
 
     def free_memory(self) -> None:
-        """Free the memory in every rank; the shape becomes empty."""
+        """Free the memory in every rank; the shape becomes empty.
+
+        Examples
+        --------
+        >>> x = synk.data(np.ones((2, 3)))
+        >>> x.free_memory()
+        >>> x.shape
+        (0, 0)
+        """
         self._owner.check_open("Data")
         if self._finalizer is not None:
             self._finalizer()

@@ -74,9 +74,34 @@ class Assignment(Collective[None]):
 
 
 class Broadcast(Assignment):
-    """Give all ranks the same values: ``values`` (arrays or `Data`), or by default those of rank 0.
+    """Give all ranks the same values.
 
     If the variable is a random state, each rank gets its own stream of random numbers, made from rank 0's.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    values : array_like or Data, or list of those, optional
+        One for each variable; by default the values of rank 0.
+    nccl : bool
+        Of Synkhronos; accepted and ignored.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a value does not fit the variable.
+
+    See Also
+    --------
+    synk.scatter : gives each rank its part of the rows.
+    synk.set_value : sets the value on one rank.
+
+    Examples
+    --------
+    >>> rate = pytensor.shared(0.1, name="rate")
+    >>> synk.broadcast(rate, 0.01)
+    >>> print(synk.get_value(1, rate))
+    0.01
     """
 
     name = "broadcast"
@@ -118,7 +143,33 @@ class Broadcast(Assignment):
 
 
 class Scatter(Assignment):
-    """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
+    """Split the rows of values over the ranks, as evenly as `numpy.array_split` does.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    values : array_like or Data, or list of those
+        One for each variable.
+    batch : int, slice or 1-D sequence of int, optional
+        The rows to split, as in a call of a function; by default all.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        If a value does not fit the variable, or `batch` the values.
+
+    See Also
+    --------
+    synk.gather : joins the parts again.
+    synk.get_lengths : tells how many rows each rank has.
+
+    Examples
+    --------
+    >>> table = pytensor.shared(np.zeros((2, 2)), name="table")
+    >>> synk.scatter(table, np.arange(6.0).reshape(3, 2))
+    >>> synk.get_value(0, table).tolist(), synk.get_value(1, table).tolist()
+    ([[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0]])
+    """
 
     name = "scatter"
     leaves_equal = False
@@ -130,9 +181,36 @@ class Scatter(Assignment):
 
 
 class SetValue(Assignment):
-    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows that ``batch`` selects.
+    """Set the value on one rank; the others keep theirs.
 
     A random state is set to a generator, as `synk.get_value` returns one: the rank then continues its stream.
+
+    Parameters
+    ----------
+    rank : int
+        From 0 to ``n_ranks() - 1``.
+    shared_vars : shared variable, or list of them
+    values : array_like or Data, or list of those
+        One for each variable.
+    batch : int, slice or 1-D sequence of int, optional
+        The rows to take; by default all.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        If there is no such rank, a value does not fit the variable, or `batch` the values.
+
+    See Also
+    --------
+    synk.get_value : reads the value on one rank.
+    synk.broadcast : sets it on all ranks.
+
+    Examples
+    --------
+    >>> w = pytensor.shared(np.zeros(2), name="w")
+    >>> synk.set_value(1, w, [3.0, 4.0])
+    >>> synk.gather(w).tolist()
+    [[0.0, 0.0], [3.0, 4.0]]
     """
 
     name = "set_value"

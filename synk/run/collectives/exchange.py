@@ -43,8 +43,13 @@ class Exchange(Collective[None]):
 class ReduceScatter(Exchange):
     """Combine the values of all ranks and give each rank its part of the result's rows.
 
-    Parts are those of `numpy.array_split`, in rank order: they differ by one row at most. ``op`` is "avg",
-    "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks. On CPUs only.
+    Parts are those of `numpy.array_split`, in rank order: they differ by one row at most. On CPUs only.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    op : {"avg", "sum", "prod", "min", "max"}
+        "avg" is the plain mean over the ranks, each of which counts once.
 
     Raises
     ------
@@ -52,6 +57,17 @@ class ReduceScatter(Exchange):
         If shapes differ between the ranks.
     TypeError
         If the type of a variable fixes its number of rows.
+
+    See Also
+    --------
+    synk.all_reduce : gives each rank the whole result.
+
+    Examples
+    --------
+    >>> table = pytensor.shared(np.arange(6.0).reshape(3, 2), name="table")
+    >>> synk.reduce_scatter(table, "sum")
+    >>> synk.gather(table, nd_up=0).tolist()  # rank 0 has two of these rows, rank 1 has one
+    [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
     """
 
     name = "reduce_scatter"
@@ -85,12 +101,28 @@ class AllToAll(Exchange):
 
     Parts are those of `numpy.array_split`: of each value, they differ by one row at most. On CPUs only.
 
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+
     Raises
     ------
     CollectiveMismatch
         If values differ between the ranks in more than their number of rows.
     TypeError
         If the type of a variable fixes its number of rows.
+
+    See Also
+    --------
+    synk.all_gather : gives each rank all rows.
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(2), name="v")
+    >>> synk.scatter(v, [0.0, 1.0, 10.0, 11.0])
+    >>> synk.all_to_all(v)
+    >>> synk.get_value(0, v).tolist(), synk.get_value(1, v).tolist()
+    ([0.0, 10.0], [1.0, 11.0])
     """
 
     name = "all_to_all"

@@ -19,12 +19,35 @@ from synk.values.messages import Step
 
 
 class Gather(Collective[Any]):
-    """Return the values of all ranks, stacked on a new axis, or joined along axis 0 with ``nd_up=0``.
+    """Return the values of all ranks to the script, stacked or joined.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    nd_up : {1, 0}
+        1 stacks them on a new first axis, 0 joins them along axis 0.
+    nccl : bool
+        Of Synkhronos; accepted and ignored.
+
+    Returns
+    -------
+    array, or tuple of array for a list of variables
 
     Raises
     ------
     ValueError
         If shapes differ between the ranks and ``nd_up`` is 1.
+
+    See Also
+    --------
+    synk.all_gather : gives them to all ranks.
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(1), name="v")
+    >>> synk.scatter(v, [1.0, 2.0])
+    >>> synk.gather(v).tolist(), synk.gather(v, nd_up=0).tolist()
+    ([[1.0], [2.0]], [1.0, 2.0])
     """
 
     name = "gather"
@@ -93,7 +116,27 @@ def joined_or_copied(arrays: Sequence[Any], stacked: bool, to_host: Callable[[An
 
 
 class AllGather(Collective[None]):
-    """Give all ranks the values of all ranks, joined along axis 0."""
+    """Give all ranks the values of all ranks, joined along axis 0.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    nccl : bool
+        Of Synkhronos; accepted and ignored.
+
+    See Also
+    --------
+    synk.gather : gives them to the script only.
+    synk.ops.all_gather : does it inside a graph.
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(1), name="v")
+    >>> synk.scatter(v, [1.0, 2.0, 3.0])
+    >>> synk.all_gather(v)
+    >>> synk.get_value(1, v).tolist()
+    [1.0, 2.0, 3.0]
+    """
 
     name = "all_gather"
     leaves_equal = True

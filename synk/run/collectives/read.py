@@ -20,7 +20,34 @@ from synk.values.messages import Step
 
 
 class GetValue(Collective[Any]):
-    """Return a copy of the value on one rank."""
+    """Return a copy of the value on one rank.
+
+    Parameters
+    ----------
+    rank : int
+        From 0 to ``n_ranks() - 1``.
+    shared_vars : shared variable, or list of them
+
+    Returns
+    -------
+    value, or tuple of values for a list of variables
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such rank.
+
+    See Also
+    --------
+    synk.gather : returns the values of all ranks.
+    synk.set_value : sets the value on one rank.
+
+    Examples
+    --------
+    >>> w = pytensor.shared(np.ones(2), name="w")
+    >>> synk.get_value(1, w)
+    array([1., 1.])
+    """
 
     name = "get_value"
     has_result = True
@@ -110,7 +137,28 @@ def _own_copy(rank: Rank, variable: int) -> Any:
 
 
 class GetShapes(Collective[Any]):
-    """Return the shape on each rank, as a list of tuples."""
+    """Return the shape on each rank, as a list of tuples.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+
+    Returns
+    -------
+    list of tuple, or tuple of lists for a list of variables
+        In rank order.
+
+    See Also
+    --------
+    synk.get_lengths : tells the rows only.
+
+    Examples
+    --------
+    >>> table = pytensor.shared(np.zeros((2, 2)), name="table")
+    >>> synk.scatter(table, np.zeros((3, 2)))
+    >>> synk.get_shapes(table)
+    [(2, 2), (1, 2)]
+    """
 
     name = "get_shapes"
     has_result = True
@@ -129,7 +177,33 @@ class GetShapes(Collective[Any]):
 
 
 class GetLengths(GetShapes):
-    """Return the number of rows on each rank, as a list."""
+    """Return the number of rows on each rank, as a list.
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+
+    Returns
+    -------
+    list of int, or tuple of lists for a list of variables
+        In rank order.
+
+    Raises
+    ------
+    ValueError
+        If a variable is 0-d.
+
+    See Also
+    --------
+    synk.get_shapes : tells the shapes.
+
+    Examples
+    --------
+    >>> table = pytensor.shared(np.zeros((2, 2)), name="table")
+    >>> synk.scatter(table, np.zeros((3, 2)))
+    >>> synk.get_lengths(table)
+    [2, 1]
+    """
 
     name = "get_lengths"
 
@@ -158,10 +232,25 @@ class CheckFinite(Collective[None]):
 
         synk.sequence(gradient, (synk.check_finite, flat), (synk.all_reduce, flat, "sum"), update)
 
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+
     Raises
     ------
     NonFinite
         The message names ranks and variables, and how many values are not finite.
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(2), name="v")
+    >>> synk.check_finite(v)
+    >>> synk.set_value(1, v, [0.0, np.nan])
+    >>> try:
+    ...     synk.check_finite(v)
+    ... except synk.NonFinite as error:
+    ...     print(str(error).splitlines()[0])
+    rank 1: synk.NonFinite: not finite on rank 1: 1 of 2 values (1 NaN) of 'v'
     """
 
     name = "check_finite"

@@ -20,12 +20,31 @@ from synk.values.operations import check_operation
 class AllReduce(Collective[None]):
     """Combine the values of all ranks and give all of them the result.
 
-    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    op : {"avg", "sum", "prod", "min", "max"}
+        "avg" is the plain mean over the ranks, each of which counts once.
+    nccl : bool
+        Of Synkhronos; accepted and ignored.
 
     Raises
     ------
     CollectiveMismatch
         If shapes differ between the ranks.
+
+    See Also
+    --------
+    synk.reduce : gives the result to rank 0 or to the script.
+    synk.ops.all_reduce : does it inside a graph.
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(1), name="v")
+    >>> synk.scatter(v, [1.0, 4.0])  # a row for each rank
+    >>> synk.all_reduce(v, "sum")
+    >>> synk.gather(v).tolist()
+    [[5.0], [5.0]]
     """
 
     name = "all_reduce"
@@ -75,7 +94,36 @@ class AllReduceStep(Step):
 class Reduce(Collective[Any]):
     """Combine the values of all ranks into rank 0's, or return the result if not ``in_place``.
 
-    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    op : {"avg", "sum", "prod", "min", "max"}
+        "avg" is the plain mean over the ranks, each of which counts once.
+    in_place : bool
+        Whether rank 0 keeps the result as its value; otherwise it is returned, and no value changes.
+    nccl : bool
+        Of Synkhronos; accepted and ignored.
+
+    Returns
+    -------
+    array, or tuple of array for a list of variables
+        None if `in_place`.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If shapes differ between the ranks.
+
+    See Also
+    --------
+    synk.all_reduce : gives the result to all ranks.
+
+    Examples
+    --------
+    >>> v = pytensor.shared(np.zeros(1), name="v")
+    >>> synk.scatter(v, [1.0, 4.0])
+    >>> synk.reduce(v, "max", in_place=False)
+    array([4.])
     """
 
     name = "reduce"

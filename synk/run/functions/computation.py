@@ -68,6 +68,17 @@ class Computation(ABC):
         ----------
         file : text file, optional
             By default standard output.
+
+        Examples
+        --------
+        >>> x = pt.vector("x")
+        >>> spread = synk.function([x], x.std(), name="spread")
+        >>> spread.explain()
+        'spread': rows of 'x' scattered
+          output 0 ('std'): the same on every rank, computed after collectives 1, 2 (...)
+          collective 1: all-reduce by 'sum' of 1 value, 8 bytes, for Sub (...)
+          collective 2: all-reduce by 'sum' of 1 value, 8 bytes, for Sqrt (...)
+          a call has 2 collectives in the graph
         """
         print("\n".join(self.explanation()), file=file)
 

@@ -34,6 +34,19 @@ class Function(Computation):
         For a training step: its functions, and the all-reduce between them.
     returns : {"list", "single", "none"}
         Whether a call returns a list of values, a single value or None.
+
+    See Also
+    --------
+    synk.function : makes it.
+
+    Examples
+    --------
+    >>> x = pt.vector("x")
+    >>> f = synk.function([x], x.sum(), name="total")
+    >>> f
+    <synk.Function 'total' of ('x')>
+    >>> print(f([1.0, 2.0]))
+    3.0
     """
 
     state: tuple[Any, ...] = ()
@@ -107,6 +120,14 @@ class Function(Computation):
             If a rank raised. The run stays usable.
         WorkerDied
             If a worker died. The run is broken.
+
+        Examples
+        --------
+        >>> x = pt.vector("x")
+        >>> total = synk.function([x], x.sum())
+        >>> values = synk.data(np.arange(10.0))
+        >>> print(total(values), total(values, batch=3), total(values, batch=[0, 9], num_slices=2))
+        45.0 3.0 9.0
         """
         with self._turn:
             last = self._last
@@ -142,7 +163,28 @@ class Function(Computation):
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
         """Run on rank 0 alone, on all rows, as one process would; updates change rank 0's variables only.
 
-        Raises ValueError if the function reads a shared variable that is per rank.
+        Parameters
+        ----------
+        *args, **kwargs : Data or array_like
+            As in a call.
+
+        Returns
+        -------
+        array, list of array, or None
+            As of a call.
+
+        Raises
+        ------
+        ValueError
+            If the function reads a shared variable that is per rank.
+
+        Examples
+        --------
+        >>> x = pt.vector("x")
+        >>> spread = synk.function([x], x.std())
+        >>> values = np.arange(5.0)
+        >>> bool(np.isclose(spread(values), spread.as_pytensor(values)))
+        True
         """
         values = [
             as_input(variable, value.data if isinstance(value, Data) else value)
@@ -178,6 +220,19 @@ class Function(Computation):
         ------
         TypeError
             If the function was given a mode that makes no array programs.
+
+        See Also
+        --------
+        synk.timeline : shows what all ranks do.
+
+        Examples
+        --------
+        >>> x = pt.matrix("x")
+        >>> f = synk.function([x], (x @ x.T).sum())
+        >>> report = f.profile(np.ones((8, 8)), n_calls=2)
+        >>> text = str(report)  # print it: seconds of each node
+        >>> len(report.rows) > 0
+        True
         """
         if n_calls < 1:
             raise ValueError(f"n_calls={n_calls} measures nothing; time one call or more")
@@ -211,6 +266,18 @@ class Function(Computation):
         -------
         Data, or tuple of Data
             A single one for a single input.
+
+        See Also
+        --------
+        synk.data : makes one.
+
+        Examples
+        --------
+        >>> x, w = pt.matrix("x"), pt.vector("w")
+        >>> f = synk.function([x], (x @ w).sum(), bcast_inputs=[w])
+        >>> x_data, w_data = f.build_inputs(np.ones((4, 2)), [1.0, 2.0])
+        >>> print(f(x_data, w_data))
+        12.0
         """
         self._owner.check_open("build_inputs")
         values = self._signature.order(args, kwargs)

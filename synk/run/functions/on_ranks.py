@@ -31,7 +31,19 @@ from synk.values.messages import Step
 
 
 class OnRanks:
-    """An object on every rank, made by `synk.on_ranks`; a call calls all, and returns their results."""
+    """An object on every rank, made by `synk.on_ranks`; a call calls all, and returns their results.
+
+    See Also
+    --------
+    synk.on_ranks : makes it.
+
+    Examples
+    --------
+    >>> ranks = synk.on_ranks(lambda rank: lambda: rank)
+    >>> ranks()
+    [0, 1]
+    >>> ranks.close()
+    """
 
     def __init__(
         self,
