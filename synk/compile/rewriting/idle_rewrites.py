@@ -15,9 +15,14 @@ from pytensor.tensor.blockwise import Blockwise
 APPLICABLE = "synk_applicable"  # the tag of those that are left in
 
 # They compute products with a diagonal matrix, of an orthogonal one and its transpose, or with rows of the
-# identity, in another way. To tell whether a factor is one, PyTensor looks at all that it is computed from,
-# for each product anew after each change.
-IDLE = ("dot_diag_to_elemwise", "orthogonal_dot_transpose_to_eye", "selection_dot_to_indexing")
+# identity, in another way, and leave out the transposition of a symmetric one. To tell whether a factor is
+# one, PyTensor looks at all that it is computed from, for each product anew after each change.
+IDLE = (
+    "dot_diag_to_elemwise",
+    "orthogonal_dot_transpose_to_eye",
+    "selection_dot_to_indexing",
+    "useless_symmetric_transpose",
+)
 
 LINEAR_ALGEBRA = ("pytensor.tensor.linalg", "pytensor.tensor.nlinalg", "pytensor.tensor.slinalg")
 

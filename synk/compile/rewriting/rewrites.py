@@ -2,7 +2,7 @@
 
 array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.programs.elementwise.fusion`)
             -> KeepLines       the user's lines follow replacements
-            -> SuperviseQuickly, NearShapes: what PyTensor does, in linear time
+            -> SuperviseQuickly, AttachShapes: what PyTensor does, in linear time
             -> AsPerformed     declared dtypes are those in which Ops compute
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -22,17 +21,17 @@ from pytensor.graph.features import AlreadyThere, Feature
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.graph.traversal import ancestors
 from pytensor.graph.utils import InconsistencyError
-from pytensor.tensor.rewriting.shape import ShapeFeature
 
 from synk.compile.array_modules import array_module
 from synk.compile.native.libraries import native_libraries
 from synk.compile.programs.elementwise.fusion import TAG
 from synk.compile.programs.graphs.minima import with_minima
 from synk.compile.programs.graphs.width import TooNarrowError, as_performed
+from synk.compile.rewriting import shapes_on_demand
 from synk.compile.rewriting.idle_rewrites import APPLICABLE, IDLE
 from synk.compile.rewriting.queries import kept_rewriter
+from synk.compile.rewriting.shapes_on_demand import AttachShapes
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
 from synk.compile.rewriting.until_gradients import check_until_gradients
 from synk.compile.rewriting.wrong_rewrites import LEFT_OUT
@@ -57,12 +56,6 @@ UNWANTED = (
 
 NATIVE = "native_regions"  # the tag of the rewrite that `synk.compile.regions` registers
 
-REPLACED = "ShapeOpt"  # PyTensor's name for the rewriter that `NearShapes` stands in for
-POSITION = 0.1  # its position
-NEAR = 100  # variables
-
-NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep shapes another way
-
 
 def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> RewriteDatabaseQuery:
     """Return the query for all rewrites, in-place ones included, that graphs for an array module go through.
@@ -75,7 +68,7 @@ def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> R
     fusion = (kernels,) if kernels else (TAG, NATIVE) if in_c else ()
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
-        exclude=(*UNWANTED, *((REPLACED,) if NEEDS_NEAR_SHAPES else ())),
+        exclude=(*UNWANTED, *((shapes_on_demand.REPLACED,) if shapes_on_demand.NEEDED else ())),
         extra_rewrites=_own_rewrites(inside),
     )
 
@@ -84,7 +77,7 @@ def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> R
 def _own_rewrites(inside: bool) -> tuple[tuple[GraphRewriter, float], ...]:
     """Return rewrites of ours and their positions, the same ones for each query."""
     first = (KeepLines(), RefuseWrong(), SuperviseQuickly(), AsPerformed(inside))
-    shapes = ((NearShapes(), POSITION),) if NEEDS_NEAR_SHAPES else ()
+    shapes = ((AttachShapes(), shapes_on_demand.POSITION),) if shapes_on_demand.NEEDED else ()
     return (*((one, -1) for one in first), *shapes)
 
 
@@ -159,38 +152,6 @@ class LineKeeper(Feature):
     def on_change_input(self, fgraph, node, index, old, new, reason=None):
         if not getattr(new.tag, "trace", None):
             new.tag.trace = getattr(old.tag, "trace", [])
-
-
-class NearShapeFeature(ShapeFeature):
-    """Shapes of all variables, merged where that is easy to decide, which takes linear time in deep graphs.
-
-    When a node is replaced, the shape of the new result is merged with that of the old one, unless one
-    depends on the other. PyTensor 3.0 looks for such a dependence through everything that the old shape was
-    computed from, which takes quadratic time in a deep graph: half the compilation of 2,000 nodes. This
-    feature looks through `NEAR` variables; if there are more, it keeps the shape that the new node gives for
-    itself.
-    """
-
-    def get_node_infer_shape(self, node):
-        # Most shapes of networks are in the types, and asking Ops takes a graph for each length.
-        static = [getattr(output.type, "shape", (None,)) for output in node.outputs]
-        return super().get_node_infer_shape(node) if any(None in shape for shape in static) else static
-
-    def update_shape(self, r, other_r):
-        if r in self.shape_of and self._is_deep(self.shape_of.get(other_r) or ()):
-            return
-        super().update_shape(r, other_r)
-
-    @staticmethod
-    def _is_deep(shape) -> bool:
-        return next(islice(ancestors(shape), NEAR, None), None) is not None
-
-
-class NearShapes(GraphRewriter):
-    """A rewriter that attaches `NearShapeFeature`; PyTensor's own rewriter removes it at the end."""
-
-    def apply(self, fgraph):
-        fgraph.attach_feature(NearShapeFeature())
 
 
 class SuperviseQuickly(GraphRewriter):

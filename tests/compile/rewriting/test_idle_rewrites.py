@@ -7,7 +7,7 @@ import pytest
 from pytensor.tensor.blas import Dot22
 from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting import math
-from pytensor.tensor.rewriting.linalg import products
+from pytensor.tensor.rewriting.linalg import products, utils
 
 from synk.compile import array_mode
 
@@ -40,12 +40,12 @@ def test_an_orthogonal_matrix_by_its_transpose_is_the_identity():
     assert not any(isinstance(node.op, Dot | Dot22) for node in function.maker.fgraph.toposort())
 
 
-@pytest.mark.parametrize("module", [math, products], ids=["diagonal", "orthogonal"])
+@pytest.mark.parametrize("module", [math, products, utils], ids=["diagonal", "orthogonal", "symmetric"])
 def test_kinds_of_matrices_are_asked_for_in_graphs_that_may_have_them(module, monkeypatch):
     asked = []
     plain = module.check_assumption
     monkeypatch.setattr(module, "check_assumption", lambda *given: asked.append(given) or plain(*given))
     pytensor.function([x], pt.tanh(x @ x.T), mode=array_mode())
     assert not asked
-    pytensor.function([x], pt.tanh(pt.linalg.qr(x)[0] @ x), mode=array_mode())
+    pytensor.function([x], pt.tanh(pt.linalg.qr(x)[0].T @ x), mode=array_mode())
     assert asked
