@@ -2,8 +2,8 @@
 
     step(*data) = gradient(*data) -> all_reduce(flat vectors, "sum") -> update()
 
-They run as one command on every rank: one message, one reply. Where the rule is elementwise, each rank
-all-reduces and updates its part of the parameters alone (`synk.sharded_update`).
+They run as one command on every rank: one message, one reply. Where the rule is elementwise, and ranks share
+memory, each rank all-reduces and updates its part of the parameters alone (`synk.sharded_update`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def make_train_function(
     bcast_inputs: Sequence[Any] | None = None,
     sliceable_shareds: Sequence[Any] | None = None,
     check_finite: bool = False,
-    shard: str | None = None,
+    shard: str | None = "auto",
     **options: Any,
 ) -> synk.Function:
     """Build a function whose call is one training step on all ranks.
@@ -106,12 +106,12 @@ def make_train_function(
     check_finite : bool
         Whether each rank looks for NaN and infinities in its gradient, before the ranks add them up: then
         `synk.NonFinite` names the rank, and the parameters are what they were.
-    shard : {None, "auto", "state"}
-        None: every rank updates all. "auto": parameters and the state of the rule live once in the memory of
-        a machine, and each rank updates a part of them, where the rule is elementwise and ranks compute on
-        cores of one machine; else every rank updates all. ``step.explain()`` says which, and why. "state":
-        raise ValueError if they cannot. Numbers are the same, bit by bit if the rule needs arithmetic and
-        roots alone; exp, log, tanh and powers of arrays may differ in the last bit, and so may those of
+    shard : {"auto", "state", None}
+        "auto": parameters and the state of the rule live once in the memory of a machine, and each rank
+        updates a part of them, where the rule is elementwise and ranks compute on cores of one machine; else
+        every rank updates all. ``step.explain()`` says which, and why. "state": raise ValueError if they
+        cannot. None: every rank updates all. Numbers are the same, bit by bit if the rule needs arithmetic
+        and roots alone; exp, log, tanh and powers of arrays may differ in the last bit, and so may those of
         `updates.clipped`, as a norm is added up in another order.
     **options
         Of the rule.

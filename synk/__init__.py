@@ -743,7 +743,7 @@ def sharded_update(
 
     See Also
     --------
-    synk.extensions.train.make_train_function : makes its update so where it is asked to.
+    synk.extensions.train.make_train_function : makes its update so.
 
     References
     ----------

@@ -28,13 +28,13 @@ def stop(place):
     armed[place] = 0
     signal.raise_signal(signal.SIGINT if os.getpid() == MASTER else signal.SIGKILL)
 
-def in_its_part(self):
+def in_its_part(self, rank):
     if is_armed(0):
         self.progress[0] += 1
         for mine in self.parts:
             mine[: len(mine) // 2] += 7
         stop(0)
-    whole(self)
+    whole(self, rank)
 
 def before_it(self, rank):
     if is_armed(1):

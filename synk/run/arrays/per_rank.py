@@ -237,6 +237,12 @@ def _refusal(function: str, variable: Any, since: Cause, remedy: str) -> str:
     called = variable.name or "variable"
     # A broadcast is no remedy for parts of a sum: it would give all ranks the part of rank 0.
     broadcast = f"or synk.broadcast({called}) " if remedy == DECLARE or since.kind != OWN else ""
+    if since.kind == SPENT:
+        return (
+            f"function {function!r} takes {describe(variable)} as equal on all ranks, but each rank has its "
+            f"part of the sum since {since.what}; call synk.all_reduce({called}, 'sum') first, or make the "
+            "step with shard=None, which leaves the sum on every rank"
+        )
     return (
         f"function {function!r} takes {describe(variable)} as equal on all ranks, but its values differ "
         f"between ranks since {since.what}; call synk.all_reduce({called}) {broadcast}first, or {remedy}"

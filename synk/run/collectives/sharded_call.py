@@ -6,9 +6,7 @@ SummedCall, where the ranks share no memory -> an all-reduce, then the update fu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +51,10 @@ class ShardedCall(messages.Call):
             bound = rank.bound[self.function] = self._bind(rank)
         if bound.part_sums is not None:
             with rank.communicator.at_once("sums of update", "sum", bound.shared):
-                mine = np.array(bound.part_sums().values, bound.sums.dtype)
+                mine = np.array(rank.compute(*bound.part_sums).values, bound.sums.dtype)
             bound.sums[...] = rank.communicator.all_reduce(mine, "sum")
         with rank.communicator.at_once("sharded update", "sum", bound.shared):
-            bound.run()
+            bound.run(rank)
 
     def _bind(self, rank: Rank) -> BoundParts:
         """Look up this rank's parts; its own values of the variables are in the vectors afterwards."""
@@ -74,7 +72,7 @@ class ShardedCall(messages.Call):
         ]
         part_sums, sums = None, np.zeros(0, flats.mine.dtype)
         if self.sums:
-            part_sums = partial(rank.program(self.sums).run_whole, [], arguments, 1, 1, 0)
+            part_sums = rank.program(self.sums), arguments
             n_sums = call.program.spec.n_broadcast - len(arguments)
             sums = np.zeros(n_sums, flats.mine.dtype)
             arguments = [*arguments, *[sums[k : k + 1].reshape(()) for k in range(n_sums)]]
@@ -95,16 +93,16 @@ class BoundParts(NamedTuple):
     cells: list[list[Any]]  # the storage of the function's variables
     progress: Any  # the first element is the number of updates that this rank has begun and ended
     shared: list[SharedArrays]  # all ranks' flat vectors, and the vectors, for the ranks to compare
-    part_sums: Callable[[], messages.Results] | None  # computes the sums of this part
+    part_sums: tuple[Any, list[Any]] | None  # the program of the sums of this part, and its arguments
     sums: Any  # where the program reads those of all parts
 
-    def run(self) -> None:
+    def run(self, rank: Rank) -> None:
         """Run the function on the parts."""
         self.progress[0] += 1
         for cell, mine in zip(self.cells, self.parts, strict=True):
             cell[0] = mine
         try:
-            self.program.run_whole([], self.arguments, 1, 1, 0)
+            rank.compute(self.program, self.arguments)
             for cell, mine in zip(self.cells, self.parts, strict=True):
                 if cell[0] is not mine:
                     mine[...] = cell[0]

@@ -229,6 +229,10 @@ class Rank:
                     return program.run_whole(rows, bound.broadcast, last - first, total, first)
         return self._on_rows(step, bound, SelectedRows(span.start, span.stop, listed))
 
+    def compute(self, program: RankProgram, arguments: list[Any]) -> messages.Results:
+        """Run a program that reads no rows on arrays that its step has chosen."""
+        return program.run_whole([], arguments, 1, 1, 0)
+
     def _on_rows(
         self, step: messages.Call, bound: BoundStep, selected: SelectedRows | None
     ) -> messages.Results | None:

@@ -57,6 +57,7 @@ class Recorder:
         rank = self._rank
         self.watch(rank, "run", COMMAND, lambda command: (self.label(), command.number))
         self.watch(rank, "call", COMPUTING, lambda step: (rank.program(step.function).spec.name, None))
+        self.watch(rank, "compute", COMPUTING, lambda program, arguments: (program.spec.name, None))
         self.watch(rank, "compile", COMPILING, lambda step: ("compile", None))
         self.watch(rank.peers, "wait", WAITING, lambda: (BARRIER, None))
         self._replaced.watch_collectives(
@@ -153,7 +154,7 @@ class RecordedRows(RowInput):
 def _describe_collective(method: str) -> Callable[..., Described]:
     """Return the ``describe`` function, for `Recorder.watch`, of a collective of the communicator."""
 
-    def describe(array: Any, op: Any = None, *others: Any) -> Described:
+    def describe(array: Any = None, op: Any = None, *others: Any) -> Described:
         about = getattr(array, "nbytes", 0), getattr(array, "dtype", ""), getattr(array, "shape", ())
         return f"{method} {op}" if isinstance(op, str) else method, about
 

@@ -11,6 +11,7 @@ import synk
 from support.processes.of_rank import runs_of, same_on_all
 from support.slow import slow
 from synk.extensions import updates
+from synk.extensions.gradients import global_norm
 from synk.extensions.train import make_train_function
 from synk.run.arrays.shared_storage import SharedStorage
 from synk.run.session import current
@@ -297,6 +298,22 @@ def test_parts_that_are_added_up_already_are_refused(module_ranks, runs):
 
 def flat_of(parts):
     return parts.all_reduce.args[0][0]
+
+
+def test_the_sum_of_the_gradients_is_read_once_it_is_added_up(module_ranks):
+    w, x = pytensor.shared(np.arange(3.0), name="w"), pt.dmatrix("x")
+    made = updates.sgd(pt.sqr(x @ w).mean(), w, learning_rate=0.1)
+    step = make_train_function(pt.sqr(x @ w).mean(), w, [x], lambda loss, params: made)
+    norm = synk.function([], (global_norm(made.flat_gradient), None))
+    expected = np.linalg.norm(2 * X.T @ (X @ np.arange(3.0)) / len(X))
+    step(X)
+    if module_ranks > 1:
+        with pytest.raises(
+            ValueError, match=r"call synk.all_reduce\(flat_gradient, 'sum'\) first, or .* shard=None"
+        ):
+            norm()
+    synk.all_reduce(made.flat_gradient, "sum")
+    np.testing.assert_allclose(norm(), expected, rtol=1e-12)
 
 
 def test_the_parts_of_a_step_make_the_same_step(module_ranks, runs):

@@ -11,6 +11,8 @@ from support.slow import slow
 from synk.compile import array_funcify, array_mode
 from synk.compile.observe.debug import DebugError
 from synk.compile.observe.profile import Profile
+from synk.extensions import updates
+from synk.extensions.train import make_train_function
 from synk.run.session import current
 
 ROWS = np.arange(24.0).reshape(8, 3)
@@ -54,6 +56,16 @@ def test_a_train_step_is_profiled(ranks, n_ranks, tmp_path):
     assert report.peak_bytes > 0
     report.save_trace(tmp_path / "trace.json")
     assert "all_reduce" in (tmp_path / "trace.json").read_text()
+
+
+def test_an_update_of_parts_is_profiled(ranks):
+    ranks(2)
+    x, w = pt.dmatrix("x"), pytensor.shared(np.ones(3), name="w")
+    step = make_train_function(pt.sqr(x @ w).mean(), [w], [x], updates.sgd, learning_rate=0.01)
+    report = step.profile(ROWS, n_calls=3)
+    assert {(row["program"], row["runs"]) for row in report.rows} == {("gradient", 3), ("update", 3)}
+    # All ranks meet before the update and after it.
+    assert [(group["op"], group["runs"]) for group in report.collectives] == [("sharded update", 6)]
 
 
 def test_calls_before_and_after_a_profile_are_not_in_it(ranks):

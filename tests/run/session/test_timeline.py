@@ -17,6 +17,8 @@ import synk
 from support.cases.trace_events import read_trace
 from support.processes.scripts import in_world, script
 from support.slow import slow
+from synk.extensions import updates
+from synk.extensions.train import make_train_function
 from synk.ops import all_reduce
 from synk.run.recording import recorder
 from synk.run.session import current
@@ -85,6 +87,33 @@ def test_the_file_has_what_every_rank_did(ranks, tmp_path, n_ranks):
         assert about == "{'bytes': 40, 'array': 'float64 (5,)'}"
     rows = timeline.summary().rows
     assert [(row["rank"], row["n_commands"]) for row in rows] == [(rank, 5) for rank in range(n_ranks)]
+
+
+@pytest.mark.parametrize("rule", [updates.adam, slow(updates.clipped(updates.adam, 0.1))])
+def test_an_update_of_parts_is_computing_between_two_meetings(ranks, tmp_path, rule):
+    ranks(2)
+    w = pytensor.shared(np.ones(5), name="w")
+    x = pt.matrix("x")
+    step = make_train_function(pt.sqr(x @ w).mean(), [w], [x], rule)
+    step(ROWS)
+    with synk.timeline(tmp_path / "run.json"):
+        for _ in range(4):
+            step(ROWS)
+    document = read_trace(tmp_path / "run.json")
+    for pid in synk.pids():
+        spans = spans_of(document, pid)
+        doing = [event for event in spans if event["cat"] in ("computing", "collective")]
+        in_order = [event["name"] for event in sorted(doing, key=lambda event: event["ts"])]
+        update = ["sharded update", "update", "sharded update"]
+        if rule is not updates.adam:
+            sums = ["sums of update", "sums of update", "sums of update", "all_reduce sum"]
+            update = [*sums, *update]
+        assert in_order == ["gradient", *update] * 4
+        begins = [event for event in spans if event["name"] == "sharded update"]
+        waits = [event for event in spans if event["name"] == "barrier"]
+        for event in begins:
+            inside = [one for one in waits if event["ts"] <= one["ts"] <= event["ts"] + event["dur"]]
+            assert len(inside) == 1
 
 
 def test_clocks_of_ranks_agree(ranks, tmp_path):
