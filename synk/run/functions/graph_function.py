@@ -161,7 +161,10 @@ class GraphFunction(StepFunction):
 
     def effect(self) -> Effect:
         """Return the effect of a call on shared variables, without sending the function to the ranks."""
-        return self._effect if self._spec is not None else self._effect_of(self._definition)
+        if self._spec is not None:
+            return self._effect
+        self._owner.memory.shared.identify_read(self.updated_variables())  # in one message
+        return self._effect_of(self._definition)
 
     def check_alone(self, made: set[Any]) -> None:
         written = self._written

@@ -116,7 +116,9 @@ def test_training_of_many_parameters_takes_few_messages(sent):
     loss = sum((p - 1) ** 2 for p in parameters)
     step = make_train_function(loss, parameters, [], sgd, learning_rate=0.5)
     step()
-    assert len(sent) <= 10
+    # Variables, the flat vector and the parts; two functions, compiled by a command; three segments, and who
+    # lives in them; the step.
+    assert len(sent) <= 13
     np.testing.assert_allclose([p.get_value() for p in parameters], 1)
 
 
