@@ -41,6 +41,7 @@ PROMISES = {
     "ops/test_images_in_torch.py": "convolution and pooling are no less exact than torch's",
     "ops/test_norms_in_torch.py": "normalisation and cross-entropy have torch's numbers",
     "run/arrays/test_many_variables.py": "thousands of small variables cost as much as few",
+    "run/collectives/test_variables_once.py": "variables that live once are used by all else as any variable",
     "run/functions/test_batch_s.py": "`batch_s` selects rows of sliceable variables on every rank",
     "run/functions/test_call_overhead.py": "a repeated call sends one command and makes nothing anew",
     "run/functions/test_fingerprint.py": "a fingerprint tells graphs apart, and no process",

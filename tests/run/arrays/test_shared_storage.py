@@ -10,6 +10,9 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.slow import slow
+from synk.extensions import updates
+from synk.extensions.train import make_train_function
 from synk.run.arrays.shared_storage import BLOCK_BYTES, divide_among_blocks
 from synk.transport.memory.segments import StagingBuffers
 from synk.transport.memory.shm import Segment
@@ -198,6 +201,23 @@ def test_close_gives_variables_their_own_memory_back(variable):
     synk.fork(N_RANKS)
     synk.all_reduce(variable, "sum")
     assert variable.get_value().tolist() == [[0, 4, 8], [12, 16, 20]]
+
+
+@pytest.mark.parametrize("n_ranks", [3, slow(1)])
+def test_close_gives_variables_that_live_once_memory_of_their_own(variable, n_ranks):
+    def step_of():
+        loss = pt.sqr(variable).sum() / 2
+        return make_train_function(loss, [variable], [], updates.sgd, learning_rate=0.5, shard="state")
+
+    step_of()()
+    assert is_in_shared_memory(variable)
+    synk.close()
+    assert storage(variable).flags.owndata
+    assert mapped() == 0
+    np.testing.assert_array_equal(storage(variable), np.arange(6.0).reshape(2, 3) / 2)
+    synk.fork(n_ranks)
+    step_of()()
+    np.testing.assert_array_equal(synk.gather(variable), [np.arange(6.0).reshape(2, 3) / 4] * n_ranks)
 
 
 def test_only_commands_write_to_shared_storage(variable):

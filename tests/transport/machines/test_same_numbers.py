@@ -102,6 +102,16 @@ def test_a_script_that_forks_over_hosts_has_the_numbers_of_one_machine(rows, tmp
 
 
 @pytest.mark.slow
+def test_ten_rules_have_the_same_bits_whether_the_update_may_be_divided_or_not(hosts):
+    options = {"hosts": "h1:1,h2:2", "interface": name_spaces.INTERFACE}
+    command = [sys.executable, str(SCRIPT.with_name("rules.py")), json.dumps(options)]
+    ended = hosts.run("h1", command, 3 * SECONDS)  # for twenty functions to be compiled
+    assert ended.returncode == 0, ended.stdout
+    assert len(ended.stdout.splitlines()) == 10, ended.stdout
+    assert hosts.left("h1") == hosts.left("h2") == []
+
+
+@pytest.mark.slow
 def test_a_script_that_mpirun_starts_has_the_numbers_of_one_machine(request, rows, tmp_path, three_ranks):
     assert not NO_MPI, f"several machines cannot be tested without MPI: {NO_MPI}"
     one, two = (words(rows, tmp_path / "out.npz", n_parallel=n) for n in (1, 2))
