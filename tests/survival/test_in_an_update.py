@@ -3,9 +3,11 @@
 Each test is a script of its own. Ranks are stopped where it is worst, or at random moments.
 """
 
+import signal
+
 import pytest
 
-from support.processes.scripts import after
+from support.processes.scripts import after, check_gone
 from support.slow import slow
 
 script = after(
@@ -202,8 +204,46 @@ for _ in range(50):
         training.begin_anew()
     else:
         training.check(training.values())
+training.train(1)  # variables that moved are laid out again
 _, segments, children = held()
-assert segments <= before[1] + 2 and len(children) == 1, (before, held())  # blocks of variables that moved
+assert segments <= before[1] + 2 and len(children) == 1, (before, held())
 """,
         deadline=300,
     )
+
+
+CHECKPOINTED = """
+from synk.extensions import checkpoint
+
+path, who, whom = sys.argv[1:]
+
+def stop(place):
+    armed[place] = 0
+    os.kill(MASTER, signal.SIGKILL) if whom == "master" else os.killpg(0, signal.SIGKILL)
+    time.sleep(60)  # a worker in the middle of its part, whose master has died
+
+if os.getpgrp() != os.getpid():
+    os.setpgid(0, 0)  # what starts scripts is not to be killed with them
+synk.fork(2)
+print(*synk.pids(), flush=True)
+expected, training = Training(1000, shard=None), Training(1000)
+done = checkpoint.load(path, training.step)["done"] if os.path.exists(path) else 0
+assert done == (0 if int(who) else STEPS)
+for step in range(done, 2 * STEPS):
+    armed[0] = int(who) if step == STEPS else 0
+    training.step(rows)
+    checkpoint.save(path, training.step, {"done": step + 1})
+expected.train(2 * STEPS)
+training.check(expected.values())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["master", "group"])
+@pytest.mark.parametrize("who", [1, 2], ids=["in the master's part", "in a worker's part"])
+def test_a_script_that_was_killed_there_leaves_nothing_and_goes_on_from_its_checkpoint(tmp_path, who, whom):
+    killed = script(CHECKPOINTED, tmp_path / "run", who, whom, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    check_gone(map(int, killed.stdout.split()), 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    script(CHECKPOINTED, tmp_path / "run", 0, "nobody")  # it begins after the last step before
