@@ -233,6 +233,7 @@ site: $(SITE_READY)  ## build the documentation as a site into build/site, in tw
 	mkdir -p build
 	$(SITE)/bin/python tests/test_floors.py --diagram > build/suites.txt
 	$(SITE)/bin/sphinx-build -W -n --keep-going -q -j 2 -d build/site-doctrees docs build/site
+	$(SITE)/bin/python docs/check_links.py build/site
 
 $(SITE_READY): setup.cfg pyproject.toml
 	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)

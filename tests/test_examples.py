@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -24,6 +25,8 @@ ROOMS = (
     "synk.extensions.initialisers",
     "synk.ops",
 )
+if sys.version_info >= (3, 12):  # as PyMC 6 needs
+    ROOMS += ("synk.extensions.pymc",)
 # Of these classes, methods have examples of their own.
 WITH_METHODS = {"Data": ("set_value", "set_length", "set_shape", "free_memory")}
 WITH_METHODS["Function"] = ("__call__", "as_pytensor", "build_inputs", "explain", "profile")
@@ -75,6 +78,7 @@ PUBLIC = dict(public())
 
 # Other functions make these.
 MADE = ("synk:Data", "synk:Function", "synk:OnRanks", "synk.extensions.fit:Training")
+MADE += ("synk.extensions.pymc:LogDensity", "synk.extensions.pymc:MeanField")
 
 
 def takes_arguments(name):

@@ -94,6 +94,22 @@ def sample_posterior_predictive(
         be sent to the ranks.
     KeyboardInterrupt
         After ^C, when the parts that run have ended.
+
+    See Also
+    --------
+    synk.extensions.pymc.sample : makes the draws.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import sample, sample_posterior_predictive
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> draws = sample(draws=200, tune=200, chains=2, random_seed=1, progressbar=False, model=model)
+    >>> new = sample_posterior_predictive(draws, model, random_seed=1, progressbar=False)
+    >>> new.posterior_predictive["y"].shape
+    (2, 200, 10)
     """
     options = {
         "var_names": var_names,
@@ -164,6 +180,22 @@ def compute_log_likelihood(
         If there are no draws, a variable is not observed, or the posterior lacks variables of the model.
     KeyboardInterrupt
         After ^C, when all draws are evaluated; at once after a second one.
+
+    See Also
+    --------
+    synk.extensions.pymc.sample : makes the draws.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import compute_log_likelihood, sample
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> draws = sample(draws=200, tune=200, chains=2, random_seed=1, progressbar=False, model=model)
+    >>> draws = compute_log_likelihood(draws, model=model, progressbar=False)
+    >>> draws.log_likelihood["y"].shape
+    (2, 200, 10)
     """
     model = model_of(model)
     posterior = _posterior(idata)

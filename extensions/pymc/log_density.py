@@ -25,6 +25,21 @@ class LogDensity:
     names : tuple of str
         The variables that lie in a vector, one after the other, named as PyMC names their values:
         ``"sigma_log__"`` is on the scale of logarithms.
+
+    See Also
+    --------
+    synk.extensions.pymc.compile_logp_dlogp : makes it.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import compile_logp_dlogp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> density = compile_logp_dlogp(model)
+    >>> density.size, density.names
+    (1, ('mu',))
     """
 
     def __init__(self, model: Any, prepared: Prepared, shard: str | bool | None):
@@ -110,6 +125,22 @@ def compile_logp_dlogp(model: Any = None, shard: str | bool | None = None) -> Lo
         As `sample`.
     SynkStateError
         With ``shard``, if no run is open.
+
+    See Also
+    --------
+    synk.extensions.pymc.sample : calls a sampler with it.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import compile_logp_dlogp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> density = compile_logp_dlogp(model)
+    >>> value, gradient = density(np.array([4.5]))
+    >>> gradient.round(3)
+    array([-0.045])
     """
     model = model_of(model)
     if shard and not synk.is_open():

@@ -64,6 +64,20 @@ def find_MAP(
     ------
     pymc.exceptions.SamplingError
         If the log-density is not finite where the search begins.
+
+    See Also
+    --------
+    synk.extensions.pymc.fit : normals around a point.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import find_MAP
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> print(find_MAP(model=model)["mu"].round(2))
+    4.5
     """
     prepared = Prepared(model_of(model, method), initvals, jacobian=False, jitter=jitter)
     expansion = Expansion(prepared)

@@ -101,6 +101,24 @@ def sample(
     pymc.exceptions.SamplingError
         If the log-density is not finite where a chain begins, with its terms at such a point; or if the model
         has no free variables, or no chain has drawn anything.
+
+    See Also
+    --------
+    synk.extensions.pymc.sample_posterior_predictive : draws new observations.
+    pymc.sample : takes the same arguments.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import sample
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> draws = sample(draws=200, tune=200, chains=2, random_seed=1, progressbar=False, model=model)
+    >>> draws.posterior["mu"].shape
+    (2, 200)
+    >>> bool(abs(draws.posterior["mu"].mean() - 4.5) < 0.2)
+    True
     """
     model = model_of(model, draws)
     _check_numbers(1, draws=draws, chains=chains, cores=cores)

@@ -58,6 +58,21 @@ class MeanField:
         Of each unconstrained value, in the order of `LogDensity`.
     losses : ndarray, shape (steps,)
         The negative evidence lower bound, estimated from one point a step.
+
+    See Also
+    --------
+    synk.extensions.pymc.fit : makes it.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import fit
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> normals = fit(2000, random_seed=1, model=model)
+    >>> bool(abs(normals.std[0] - 10**-0.5) < 0.1), len(normals.losses)
+    (True, 2000)
     """
 
     mean: np.ndarray
@@ -108,9 +123,24 @@ def fit(
     pymc.exceptions.SamplingError
         If the log-density is not finite where the fit begins, or no step was taken.
 
+    See Also
+    --------
+    synk.extensions.pymc.sample : draws from the posterior itself.
+
     References
     ----------
     Kucukelbir et al. (2017), Automatic differentiation variational inference, JMLR 18(14).
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from synk.extensions.pymc import fit
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 0, 10)
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(10.0))
+    >>> normals = fit(2000, random_seed=1, model=model)
+    >>> bool(abs(normals.mean[0] - 4.5) < 0.1)
+    True
     """
     prepared = Prepared(model_of(model))
     generator, stop = get_random_generator(random_seed), Stop()
