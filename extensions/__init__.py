@@ -23,5 +23,5 @@ __all__ = ["batches", "checkpoint", "gradients", "initialisers", "schedules", "t
 
 
 def __dir__() -> list[str]:
-    """List what is for users."""
-    return __all__
+    """List what is for users, with the parts that a script has imported by themselves."""
+    return [*__all__, *({"fit", "interchange", "layers", "pymc"} & globals().keys())]

@@ -114,8 +114,9 @@ def test_the_reference_has_what_is_public():
 @pytest.mark.parametrize("room", ROOMS)
 def test_completion_offers_what_is_for_users_and_nothing_else(room):
     module = import_module(room)
-    shown = {name for name in dir(module) if not name.startswith("__")}
-    assert shown - {"extensions", "ops"} == set(module.__all__)
+    shown = {f"{room}.{name}" for name in dir(module) if not name.startswith("__")}
+    imported = {"synk.extensions", "synk.ops", *ROOMS} & sys.modules.keys()
+    assert shown - imported == {f"{room}.{name}" for name in module.__all__} - imported
 
 
 def in_room(room):

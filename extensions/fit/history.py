@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from html import escape
 from typing import Any
 
 from synk.extensions.fit.curves import draw
@@ -80,6 +81,26 @@ class History:
         """
         draw(self.epochs, self.metrics, path, title)
 
+    def _repr_html_(self) -> str:
+        """Return a table of all epochs for a notebook."""
+        names = [COLUMNS[0], *self.metrics, *COLUMNS[1:]]
+        heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{_cell(epoch.get(name))}</td>" for name in names) + "</tr>"
+            for epoch in self.epochs
+        )
+        why = f"; stopped: {escape(self.stopped)}" if self.stopped else ""
+        caption = f"{len(self)} epochs, {self.steps} steps{why}"
+        return (
+            f'<div style="overflow-x: auto"><table><caption>{caption}</caption>'
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+
     def __repr__(self) -> str:
         why = f", stopped: {self.stopped}" if self.stopped else ""
         return f"<History of {len(self)} epochs, {self.steps} steps{why}: {self.epochs[-1:]}>"
+
+
+def _cell(value: Any) -> str:
+    """Return a number as a table shows it; what an epoch has not is empty."""
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else escape(str(value))

@@ -5,6 +5,7 @@ Profile -> Report -> str, rows, save_trace
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 from synk.values.atomic_write import write_json
@@ -129,6 +130,10 @@ class Report:
     def __str__(self) -> str:
         return "\n".join([*self._summary(), "", *self._op_table(), "", *self._node_table()])
 
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return preformatted(str(self))
+
     def _summary(self) -> list[str]:
         calls = max(self.n_calls, 1)
         parts = [
@@ -197,6 +202,11 @@ class Report:
             "tid": 0,
             "args": {"outputs": _written(entry.outputs)},
         }
+
+
+def preformatted(text: str) -> str:
+    """Return a text as HTML that keeps its columns, and scrolls where lines are longer than the page."""
+    return f'<pre style="white-space: pre; overflow-x: auto">{escape(text)}</pre>'
 
 
 FIGURES = ("runs", "ms/call", "share", "µs/run", "GFLOP/s")

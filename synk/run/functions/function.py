@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from synk.compile.observe.profile import Profile
-from synk.compile.observe.report import Report
+from synk.compile.observe.report import Report, preformatted
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data
 from synk.run.arrays.owner import Owner
@@ -71,6 +71,10 @@ class Function(Computation):
 
     def __repr__(self) -> str:
         return f"<synk.Function {self._signature}>"
+
+    def _repr_html_(self) -> str:
+        """Return for a notebook what `explain` prints."""
+        return preformatted("\n".join(self.explanation()))
 
     def __call__(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from synk.compile.observe.report import table
+from synk.compile.observe.report import preformatted, table
 from synk.run.recording.spans import (
     BARRIER,
     COLLECTIVE,
@@ -101,6 +101,10 @@ class Summary:
         ]
         reasons = self.reasons or (["no rank keeps the others waiting for long"] if rows[1:] else [])
         return "\n".join([*table(heads, rows), *reasons, *self.notes.values()])
+
+    def _repr_html_(self) -> str:
+        """Return the table and the reasons for a notebook."""
+        return preformatted(str(self))
 
 
 def _row(track: Track, times: Counter[tuple[str, str]]) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+import html
 import json
 import re
 import time
@@ -345,3 +346,8 @@ def test_other_modes_cannot_be_watched():
     for other in ("FAST_COMPILE", Mode("py")):
         with pytest.raises(TypeError, match="makes no array programs"):
             observed_mode(other, Profile())
+
+
+def test_a_notebook_shows_the_table():
+    report = profiled()
+    assert html.escape(str(report)) in report._repr_html_()

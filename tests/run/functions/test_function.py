@@ -3,6 +3,8 @@
 All of it holds for one rank, too, where nothing is forked, and for three on fewer cores.
 """
 
+import html
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -433,3 +435,10 @@ def test_mode_is_what_a_rank_compiles_in():
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"), mode="FAST_COMPILE")
     assert f(np.arange(5.0)) == 10
+
+
+def test_a_notebook_shows_what_explain_prints(capsys):
+    x = pt.vector("x")
+    f = synk.function([x], (x < 1).sum(), name="f")
+    f.explain()
+    assert f"{html.escape(capsys.readouterr().out.strip())}</pre>" in f._repr_html_()

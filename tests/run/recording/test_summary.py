@@ -1,3 +1,5 @@
+import html
+
 import pytest
 
 from synk.run.recording.spans import (
@@ -109,3 +111,11 @@ def test_the_table_has_a_line_for_each_rank():
 
 def test_own_times_of_nothing_are_none():
     assert not own_times([])
+
+
+def test_a_notebook_shows_the_same_lines():
+    summary = Summary(tracks_of([MS, 2 * MS]), {"cut": "rows < 3 & more are missing"})
+    shown = summary._repr_html_()
+    assert shown.startswith("<pre")
+    assert html.unescape(shown[shown.index(">") + 1 : -len("</pre>")]) == str(summary)
+    assert "&lt; 3 &amp; more" in shown
