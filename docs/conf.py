@@ -30,7 +30,7 @@ project = "synk"
 copyright = "the developers of synk"
 version = release = synk.__version__
 root_doc = "index"
-exclude_patterns = ["inventories"]
+exclude_patterns = ["inventories", "gpu_report.rst"]  # the report is one of a machine with a GPU
 default_role = "known"
 
 extensions = [
@@ -73,6 +73,14 @@ ELSEWHERE = {
     "CONTRIBUTING": "explanations/contributing",
     "deploy/README": "howto/deploy",
 }
+
+MADE = {"synk.Data", "synk.Function", "synk.OnRanks", "synk.extensions.fit.Training"}
+MADE |= {
+    "synk.extensions.pymc.LogDensity",
+    "synk.extensions.pymc.MeanField",
+    "synk.compile.observe.report.Report",
+}
+MADE |= {"synk.run.session.timeline.Timeline", "synk.run.recording.summary.Summary"}
 
 
 def page_of(path: str) -> str | None:
@@ -128,8 +136,14 @@ def leave_unknown(app, env, node, text):
     return text if "known" in node else None
 
 
+def without_arguments(app, what, name, obj, options, signature, returned):
+    """Leave out the arguments of classes that functions of synk make, and users do not call."""
+    return ("", None) if name in MADE else None
+
+
 def setup(app):
     """Register what is above; the last handler of what Sphinx and its inventories do not know is ours."""
+    app.connect("autodoc-process-signature", without_arguments)
     app.add_role("known", Known())
     app.add_transform(LinkPaths)
     app.connect("missing-reference", leave_unknown, priority=900)
