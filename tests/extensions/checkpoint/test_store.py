@@ -12,6 +12,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
+from support.cases.divided import Trained, assert_equal, is_divided
 from support.checkpoints import snapshot, unchanged, variables
 from support.slow import slow
 from synk.extensions import checkpoint, train, updates
@@ -144,6 +145,29 @@ def test_training_goes_on_where_it_was(tmp_path, ranks):
     with open(path, "rb") as file:
         names = file_format.read_entries(file).keys()
     assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "epoch"}
+
+
+@pytest.mark.slow
+def test_training_goes_on_whether_the_update_was_divided_or_is(tmp_path, ranks):
+    files = {}
+    for shard in (None, "auto"):
+        ranks(2, device="cpu")
+        trained = Trained(shard=shard)
+        trained.train(2)
+        checkpoint.save(tmp_path / str(shard), trained.step)
+        files[shard] = (tmp_path / str(shard)).read_bytes()
+        synk.close()
+    assert files[None] == files["auto"]
+    for n_ranks in (1, 2, 3):
+        ranks(n_ranks, device="cpu")
+        runs = [Trained(shard=shard) for shard in (None, "auto")]
+        for trained, path in zip(runs, (tmp_path / "auto", tmp_path / "None"), strict=True):
+            trained.train(1)  # and so its variables are in the vectors when the file is loaded
+            checkpoint.load(path, trained.step)
+            trained.train(2)
+        assert_equal(*runs, n_ranks)
+        assert is_divided(runs[1]) == (n_ranks > 1)
+        synk.close()
 
 
 def test_what_is_saved_is_of_one_moment(tmp_path, monkeypatch):
