@@ -16,8 +16,9 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-all test-graphs check soak faults machines-suite chaos linker-suite pytensor-bench torch-suite \
-    gpu-plans gpu-plans-ready other-processors without-gpu bench peers figures gpu-wheels gpu-test gpu-bench site clean
+.PHONY: help setup mnist resnet test test-rest test-all check soak faults machines-suite chaos linker-suite \
+    pytensor-bench torch-ready torch-suite gpu-plans gpu-plans-ready other-processors without-gpu bench peers figures \
+    gpu-wheels gpu-test gpu-bench site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,15 +68,12 @@ run = $(PYTEST) $(CACHE) --cache-clear $(JOBS) $(1) || { [ $$? -eq 1 ] && $(PYTE
 test: $(DEV)  ## run the tests that a change waits for, in five minutes
 	$(call run,$(SOON) $(SCRIPTS) $(filter-out $(LATER),$(OTHERS)))
 
+test-rest: $(DEV)  ## run the tests that `make test` leaves out, but for soaks
+	$(call run,-m 'not soak' $(LATER))
+	$(call run,-m 'slow and not soak' $(addprefix --ignore=,$(LATER)) $(SCRIPTS) $(filter-out $(LATER),$(OTHERS)))
+
 test-all: $(DEV)  ## run all tests but soaks
 	$(call run,-m 'not soak' $(SCRIPTS) $(OTHERS))
-
-# What another Python and PyTensor may change: graphs, and what users write.
-GRAPHS := $(addprefix tests/,compile exact ops extensions transport/processes test_docs.py) \
-    $(addprefix tests/run/,arrays collectives functions rank)
-
-test-graphs: $(DEV)  ## run the tests of `make test` that depend most on the versions of Python and PyTensor
-	$(call run,$(SOON) $(GRAPHS))
 
 # OpenBLAS and oneDNN take other paths on other processors, and sums come in another order: so tests that compare ranks
 # with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
@@ -142,6 +140,8 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 ROUNDS ?= 40
 
+torch-ready: $(BENCH_READY)
+
 torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 	$(BENCH)/bin/python -m pytest -q tests/ops/test_*_in_torch.py
 
@@ -154,11 +154,9 @@ NO_GPU := $(addprefix tests/gpu/kernels/cudnn/test_,cudnn_plan.py convolution.py
         signatures_are_those_of_cublas) \
     tests/support/cudnn/test_fake_cudnn.py tests/support/cupy/test_real_cupy.py
 
-gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
+gpu-plans: $(PLANS_READY)  ## check what needs CuPy and cuDNN, but no GPU
 	$(PLANS)/bin/python -c 'from synk.gpu.kernels.cudnn import available, reason; assert available(), reason()'
-	$(PLANS)/bin/python -m pytest -q tests/gpu/elementwise/test_cuda_source.py & nvrtc=$$!; \
-	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
-	wait $$nvrtc && exit $$others
+	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'
 
 gpu-plans-ready: $(PLANS_READY)
 

@@ -12,7 +12,7 @@ def reported(numbers):
     return report
 
 
-@pytest.mark.parametrize("count", [6, slow(200)])
+@pytest.mark.parametrize("count", [6, slow(80)])
 def test_small_graphs_of_all_kinds(count):
     report = reported(range(count))
     assert report.with_regions > count * 3 // 4

@@ -23,7 +23,7 @@ from synk.extensions.train import make_train_function
 from synk.run.session import current
 from synk.values.errors import SharedMemoryFull
 
-module_ranks = runs_of(2, later=[1, 3])
+module_ranks = runs_of(2, later=[3])
 
 GEOMETRIES = [(7, 1), (1, 1), (7, 3), (2, 2)]  # rows, slices: some ranks have no rows
 
@@ -35,7 +35,7 @@ def test_losses_and_variables_are_those_of_the_sequence(module_ranks, name):
     for rows, num_slices in GEOMETRIES:
         losses = [one.train(batch=rows, num_slices=num_slices) for one in (plain, divided)]
         assert losses[0] == losses[1]
-    assert is_divided(divided) == (module_ranks > 1)
+    assert is_divided(divided)
     assert not is_divided(plain)
     assert_equal(plain, divided, module_ranks)
 
@@ -55,8 +55,6 @@ def test_a_loss_without_rows_is_a_step(module_ranks, rule):
 
 
 def test_parts_that_are_added_up_already_are_refused(module_ranks, runs):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     trained = runs[1]
     parts = trained.step.parts
     divided = synk.sharded_update(parts.update, flat_of(parts))
@@ -74,11 +72,10 @@ def test_the_sum_of_the_gradients_is_read_once_it_is_added_up(module_ranks):
     norm = synk.function([], (global_norm(made.flat_gradient), None))
     expected = np.linalg.norm(2 * X.T @ (X @ np.arange(3.0)) / len(X))
     step(X)
-    if module_ranks > 1:
-        with pytest.raises(
-            ValueError, match=r"call synk.all_reduce\(flat_gradient, 'sum'\) first, or .* shard=None"
-        ):
-            norm()
+    with pytest.raises(
+        ValueError, match=r"call synk.all_reduce\(flat_gradient, 'sum'\) first, or .* shard=None"
+    ):
+        norm()
     synk.all_reduce(made.flat_gradient, "sum")
     np.testing.assert_allclose(norm(), expected, rtol=1e-12)
 
@@ -122,7 +119,7 @@ def test_numbers_of_the_rule_are_inputs_of_each_call(module_ranks, alone, by):
         assert_equal(*runs, module_ranks)
     for a, b in zip(runs[0].values(), runs[1].values(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # a norm is added up in another order
-    assert is_divided(runs[1]) == (module_ranks > 1)
+    assert is_divided(runs[1])
 
 
 @pytest.mark.slow
@@ -153,7 +150,7 @@ def test_gradients_are_clipped_by_a_norm_of_which_each_rank_adds_up_a_part(modul
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the norm is added up in another order
     for variable in runs[1].params:
         same_on_all(variable, module_ranks)
-    assert is_divided(runs[1]) == (module_ranks > 1)
+    assert is_divided(runs[1])
 
 
 def by_norms(loss, params):
@@ -168,16 +165,14 @@ def test_a_rule_that_needs_all_of_a_parameter_is_updated_by_every_rank(module_ra
     for trained in runs:
         trained.train(3)
     assert_equal(*runs, module_ranks)
-    reason = "there is one rank" if module_ranks == 1 else "is not elementwise"
-    assert reason in "\n".join(runs[1].step.explanation())
-    if module_ranks > 1:
-        with pytest.raises(ValueError, match="cannot be divided among the ranks: .*is not elementwise"):
-            Trained(by_norms, "state")
+    assert "is not elementwise" in "\n".join(runs[1].step.explanation())
+    with pytest.raises(ValueError, match="cannot be divided among the ranks: .*is not elementwise"):
+        Trained(by_norms, "state")
 
 
 def test_without_room_in_shared_memory_every_rank_updates_all(module_ranks, monkeypatch):
-    if module_ranks != 2:  # the length that is refused below is of two ranks
-        pytest.skip("there is one rank")
+    if module_ranks != 2:
+        pytest.skip("the length that is refused below is that of two ranks")
     plain, divided = (Trained(updates.adam, shard, hidden=50) for shard in (None, "auto"))
     segments = current.session("test").memory.segments
     allocate = type(segments).allocate
@@ -194,8 +189,6 @@ def test_without_room_in_shared_memory_every_rank_updates_all(module_ranks, monk
 
 
 def test_without_room_for_the_flat_vectors_every_rank_updates_all(module_ranks, monkeypatch):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     plain, divided = (Trained(updates.sgd, shard, hidden=500, learning_rate=0.05) for shard in (None, "auto"))
     without_room_for_arrays_of_each_rank(monkeypatch)
     assert plain.train() == divided.train()

@@ -22,12 +22,10 @@ from synk.extensions import updates
 from synk.extensions.train import make_train_function
 from synk.run.session import current
 
-module_ranks = runs_of(2, later=[1, 3])
+module_ranks = runs_of(2, later=[3])
 
 
 def test_variables_live_once_in_the_memory_of_the_machine(module_ranks, runs):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     trained = runs[1]
     trained.train(1)
     table = current.session("test").memory.shared
@@ -113,8 +111,7 @@ def in_a_sequence(trained):
 
 @pytest.mark.parametrize("what", ["a function", slow("broadcast"), "all_reduce", slow("gather")])
 @pytest.mark.parametrize("place", [slow(0), slow(1), 2], ids=["first", "between", "last"])
-def test_others_in_the_same_command_find_the_variables_as_before(module_ranks, what, place):
-    runs = [Trained(updates.momentum, shard, learning_rate=0.05) for shard in (None, "auto")]
+def test_others_in_the_same_command_find_the_variables_as_before(module_ranks, runs, what, place):
     for trained in runs:
         gradient, all_reduce, update, _ = trained.step.parts
         reduced = [all_reduce, update]
@@ -126,16 +123,13 @@ def test_others_in_the_same_command_find_the_variables_as_before(module_ranks, w
         for _ in range(3):
             step(X)
     assert_equal(*runs, module_ranks)
-    if module_ranks > 1:
-        assert "another part of its sequence changes or collects 'W'" in "\n".join(step.explanation())
-        required = synk.sharded_update(update, flat_of(trained.step.parts), required=True)
-        with pytest.raises(ValueError, match="cannot be divided among the ranks: another part"):
-            synk.sequence(gradient, required, in_a_sequence(trained)[what])
+    assert "another part of its sequence changes or collects 'W'" in "\n".join(step.explanation())
+    required = synk.sharded_update(update, flat_of(trained.step.parts), required=True)
+    with pytest.raises(ValueError, match="cannot be divided among the ranks: another part"):
+        synk.sequence(gradient, required, in_a_sequence(trained)[what])
 
 
 def test_others_that_change_the_variables_now_and_then_do_not_end_the_division(module_ranks, runs):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     for trained in runs:
         for _ in range(5):
             synk.broadcast(trained.params)
@@ -153,8 +147,7 @@ def test_others_that_change_the_variables_again_and_again_make_every_rank_update
             double()
             trained.train(1)
     assert_equal(plain, divided, module_ranks)
-    if module_ranks > 1:
-        assert "others change them between its calls" in "\n".join(divided.step.explanation())
+    assert "others change them between its calls" in "\n".join(divided.step.explanation())
 
 
 def test_two_steps_of_the_same_parameters_have_the_numbers_of_one_process(module_ranks):
@@ -177,8 +170,6 @@ def test_two_steps_of_the_same_parameters_have_the_numbers_of_one_process(module
 
 
 def test_a_value_that_is_set_on_rank_0_alone_is_refused_by_name(module_ranks, runs):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     trained = runs[1]
     trained.train(1)
     with pytest.warns(synk.SynkWarning, match="changed rank 0 only"):
@@ -190,8 +181,6 @@ def test_a_value_that_is_set_on_rank_0_alone_is_refused_by_name(module_ranks, ru
 
 
 def test_as_pytensor_changes_rank_0_alone(module_ranks, runs):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     trained = runs[1]
     trained.train(1)
     before = trained.params[0].get_value()
@@ -222,8 +211,6 @@ def test_objects_on_ranks_change_a_copy_of_each_rank(module_ranks, runs):
 
 @pytest.mark.parametrize("what", ["set_value", slow("reduce"), slow("scatter")])
 def test_without_room_what_changes_one_rank_changes_no_other(module_ranks, runs, monkeypatch, what):
-    if module_ranks == 1:
-        pytest.skip("there is one rank")
     rows = []
     for trained in runs:
         trained.train(1)

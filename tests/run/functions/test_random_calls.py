@@ -203,7 +203,7 @@ def test_calls_in_any_order_give_the_numbers_of_numpy(module_ranks, taken):
 
 
 @pytest.mark.slow
-@any_order(N_EXAMPLES or 40)
+@any_order(N_EXAMPLES or 16)
 def test_calls_in_many_orders_give_the_numbers_of_numpy(module_ranks, taken):
     take(module_ranks, taken)
 

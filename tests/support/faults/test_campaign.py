@@ -28,11 +28,11 @@ def run(script, *arguments):
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_faults_at_random_moments_are_survived(seed, tmp_path):
     code, said = run(
-        "campaign.py", "--faults", 20, "--seconds", 70, "--seed", seed, "--json", tmp_path / "all.json"
+        "campaign.py", "--faults", 10, "--seconds", 40, "--seed", seed, "--json", tmp_path / "all.json"
     )
     assert code == 0, said
     summary = json.loads((tmp_path / "all.json").read_text())["summary"]
-    assert summary["faults"] >= 16, said
+    assert summary["faults"] >= 8, said
     assert summary["hangs"] == summary["leaks"] == summary["wrong"] == 0
 
 
