@@ -20,7 +20,7 @@ DOCS = sorted((ROOT / "docs").rglob("*.rst"))
 PAGES = [ROOT / "README.rst", ROOT / "CONTRIBUTING.rst", *DOCS]
 # What a copy by `make without-gpu` lacks.
 AWAY = () if (ROOT / "synk" / "gpu").is_dir() else ("docs/gpu", "gpu/", "synk/gpu/", "tests/gpu/")
-MADE = ("docs/gpu_report.rst", "build/gpu/failures.txt", "build/site", "build/wheels")  # by targets of the Makefile
+MADE = ("docs/gpu_report.rst", "build/gpu/failures.txt", "build/site", "build/wheels")  # by make
 BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n((?:\n|\1 +.*\n)+)", re.MULTILINE)
 
 
