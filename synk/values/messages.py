@@ -219,6 +219,10 @@ class Call(Step):
     def run(self, rank: Any) -> Any:
         return rank.call(self)
 
+    def functions(self) -> tuple[int, ...]:
+        """Return the numbers of all functions that the step runs."""
+        return (self.function,)
+
     def parts(self, readers: Readers) -> Iterator[Part]:
         for ref, pairs in zip(self.inputs, self.minibatch, strict=False):
             yield Part(ref, self._rows(pairs, readers))

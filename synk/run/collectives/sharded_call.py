@@ -56,6 +56,9 @@ class ShardedCall(messages.Call):
         with rank.communicator.at_once("sharded update", "sum", bound.shared):
             bound.run(rank)
 
+    def functions(self) -> tuple[int, ...]:
+        return (self.function, self.sums) if self.sums else (self.function,)
+
     def _bind(self, rank: Rank) -> BoundParts:
         """Look up this rank's parts; its own values of the variables are in the vectors afterwards."""
         places = [rank.variables.shared_arrays(variable) for variable in self.variables]

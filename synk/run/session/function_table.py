@@ -112,7 +112,8 @@ class FunctionTable:
     @contextmanager
     def observed(self, steps: Sequence[Any], profile: Profile) -> Iterator[None]:
         """Inside this context, rank 0 runs the functions of ``steps`` as programs watched by ``profile``."""
-        for number in {step.function for step in steps if isinstance(step, messages.Call)}:
+        calls = [step for step in steps if isinstance(step, messages.Call)]
+        for number in {number for step in calls for number in step.functions()}:
             if number not in profile.programs:
                 program = self._rank.program(number)
                 profile.programs[number] = program.observed(profile.of(program.spec.name))

@@ -58,14 +58,19 @@ def test_a_train_step_is_profiled(ranks, n_ranks, tmp_path):
     assert "all_reduce" in (tmp_path / "trace.json").read_text()
 
 
-def test_an_update_of_parts_is_profiled(ranks):
+@pytest.mark.parametrize(
+    ("rule", "sums"),
+    [slow(updates.sgd, {}), (updates.clipped(updates.sgd, 1.0), {"sums of update": 6, "all_reduce": 3})],
+)
+def test_an_update_of_parts_is_profiled(ranks, rule, sums):
     ranks(2)
     x, w = pt.dmatrix("x"), pytensor.shared(np.ones(3), name="w")
-    step = make_train_function(pt.sqr(x @ w).mean(), [w], [x], updates.sgd, learning_rate=0.01)
+    step = make_train_function(pt.sqr(x @ w).mean(), [w], [x], rule, learning_rate=0.01)
     report = step.profile(ROWS, n_calls=3)
-    assert {(row["program"], row["runs"]) for row in report.rows} == {("gradient", 3), ("update", 3)}
-    # All ranks meet before the update and after it.
-    assert [(group["op"], group["runs"]) for group in report.collectives] == [("sharded update", 6)]
+    programs = {"gradient", "update", *[name for name in sums if name != "all_reduce"]}
+    assert {(row["program"], row["runs"]) for row in report.rows} == {(name, 3) for name in programs}
+    # All ranks meet before each part and after it.
+    assert {group["op"]: group["runs"] for group in report.collectives} == {"sharded update": 6, **sums}
 
 
 def test_calls_before_and_after_a_profile_are_not_in_it(ranks):
