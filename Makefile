@@ -16,7 +16,7 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-rest test-all check soak faults machines-suite chaos linker-suite \
+.PHONY: help setup mnist resnet test test-rest test-all test-graphs check soak faults machines-suite chaos linker-suite \
     pytensor-bench torch-ready torch-suite gpu-plans gpu-plans-ready other-processors without-gpu bench peers figures \
     gpu-wheels gpu-test gpu-bench site clean
 
@@ -74,6 +74,13 @@ test-rest: $(DEV)  ## run the tests that `make test` leaves out, but for soaks
 
 test-all: $(DEV)  ## run all tests but soaks
 	$(call run,-m 'not soak' $(SCRIPTS) $(OTHERS))
+
+# What another Python and PyTensor may change: graphs, and what users write.
+GRAPHS := $(addprefix tests/,compile exact ops extensions transport/processes test_docs.py) \
+    $(addprefix tests/run/,arrays collectives functions rank)
+
+test-graphs: $(DEV)  ## run the tests of `make test` that depend most on the versions of Python and PyTensor
+	$(call run,$(SOON) $(GRAPHS))
 
 # OpenBLAS and oneDNN take other paths on other processors, and sums come in another order: so tests that compare ranks
 # with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
@@ -162,7 +169,7 @@ gpu-plans-ready: $(PLANS_READY)
 
 $(PLANS_READY): setup.cfg pyproject.toml
 	test -x $(PLANS)/bin/python || $(PYTHON) -m venv $(PLANS)
-	$(PLANS)/bin/python -m pip install --quiet --editable '.[gpu-plans]'
+	$(PLANS)/bin/python -m pip install --quiet --no-compile --editable '.[gpu-plans]'
 	touch $@
 
 bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
@@ -184,7 +191,7 @@ peers: $(PEERS_READY)  ## compare steps and starts with JAX and torch.compile, h
 
 $(PEERS_READY): setup.cfg pyproject.toml
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --editable '.[demos,onednn,peers]'
+	$(PEERS)/bin/python -m pip install --quiet --no-compile --editable '.[demos,onednn,peers]'
 	touch $@
 
 figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into docs/performance.rst
@@ -194,7 +201,7 @@ figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into d
 
 $(BENCH_READY): setup.cfg pyproject.toml
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --editable '.[demos,bench,onednn]'
+	$(BENCH)/bin/python -m pip install --quiet --no-compile --editable '.[demos,bench,onednn]'
 	touch $@
 
 # A GPU's machine has CuPy, torch and often no network: what it has stays, what is missing comes from the folder
