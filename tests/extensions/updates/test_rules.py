@@ -207,13 +207,6 @@ def test_options_out_of_range_are_named(rule, options, message):
         getattr(updates, rule)(regression.loss, regression.params, **options)
 
 
-RULES = [
-    rule
-    for rule in sorted(updates.__all__)
-    if rule.islower() and not rule.startswith(("apply", "clipped", "local"))
-]
-
-
 @pytest.mark.parametrize("rule", [rule if rule in ("sgd", "adam") else slow(rule) for rule in RULES])
 def test_params_may_be_any_iterable_and_one_is_a_list_of_one(rule):
     regression, p = Regression(), pytensor.shared(np.arange(3.0), name="p")
