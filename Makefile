@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help setup mnist resnet test test-rest test-all test-graphs check soak faults machines-suite chaos linker-suite \
     pytensor-bench torch-ready torch-suite gpu-plans gpu-plans-ready other-processors without-gpu bench peers figures \
-    gpu-wheels gpu-test gpu-bench site clean
+    gpu-wheels gpu-test gpu-bench site site-ready clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -239,6 +239,8 @@ site: $(SITE_READY)  ## build the documentation as a site into build/site, in tw
 	$(SITE)/bin/python tests/test_floors.py --diagram > build/suites.txt
 	$(SITE)/bin/sphinx-build -W -n --keep-going -q -j 2 -d build/site-doctrees docs build/site
 	$(SITE)/bin/python docs/check_links.py build/site
+
+site-ready: $(SITE_READY)
 
 $(SITE_READY): setup.cfg pyproject.toml
 	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
