@@ -1,10 +1,10 @@
-"""Extensions on the public verbs: layers, training functions, update rules, batches, checkpoints.
+"""Extensions on the public verbs: layers, losses, training functions, update rules, batches, checkpoints.
 
-    layers -> loss, params
+    layers -> losses -> loss, params
     batches -> train.make_train_function(loss, params, inputs, updates.adam) -> checkpoint.save
 
-synk itself needs none of them, and they use only what any script can use. ``layers`` must be imported by
-itself, ``from synk.extensions import layers``, because it loads `synk.ops`, which takes a moment.
+synk itself needs none of them, and they use only what any script can use. ``layers`` and ``losses``
+must be imported by themselves, ``from synk.extensions import layers``, because they load kernels.
 """
 
 import synk
@@ -24,4 +24,4 @@ __all__ = ["batches", "checkpoint", "gradients", "initialisers", "schedules", "t
 
 def __dir__() -> list[str]:
     """List what is for users, with the parts that a script has imported by themselves."""
-    return [*__all__, *({"fit", "interchange", "layers", "pymc"} & globals().keys())]
+    return [*__all__, *({"fit", "interchange", "layers", "losses", "pymc"} & globals().keys())]

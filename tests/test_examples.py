@@ -22,6 +22,7 @@ ROOMS = (
     "synk.extensions.checkpoint",
     "synk.extensions.interchange",
     "synk.extensions.layers",
+    "synk.extensions.losses",
     "synk.extensions.initialisers",
     "synk.ops",
 )
@@ -40,7 +41,7 @@ import pytensor
 import pytensor.tensor as pt
 import synk
 from synk import ops
-from synk.extensions import batches, checkpoint, initialisers, layers, schedules, train, updates
+from synk.extensions import batches, checkpoint, initialisers, layers, losses, schedules, train, updates
 
 warnings.simplefilter("error")
 given = dict(globals())

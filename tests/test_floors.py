@@ -84,7 +84,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
     ),
     "synk.tools": ({"doctor"}, {"bench", "cache"}),
     "synk.extensions": (
-        {"batches", "checkpoint", "gradients", "initialisers", "schedules"},
+        {"batches", "checkpoint", "gradients", "initialisers", "losses", "schedules"},
         {"interchange", "layers", "updates"},
         {"train"},
         {"fit"},  # trains with any step

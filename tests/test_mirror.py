@@ -26,6 +26,7 @@ PROMISES = {
     "exact/test_random_integers.py": "graphs of integers have the numbers of NumPy",
     "extensions/fit/test_injured.py": "a training that is injured at random moments ends with the same bits",
     "extensions/fit/test_killed.py": "a training that is killed and started again ends with the same bits",
+    "extensions/losses/test_on_ranks.py": "losses and gradients on ranks are those of one process",
     "extensions/pymc/test_distributions.py": "no Op of PyMC's distributions falls back to Python",
     "gpu/rank/test_containers.py": "the script reads and sets variables of a run on GPUs",
     "gpu/rank/test_restarts.py": "workers of restarts and of later runs use GPUs",

@@ -7,7 +7,7 @@ import pytensor
 import pytest
 
 import synk
-from synk.extensions import batches, checkpoint, fit, interchange, layers, schedules, train, updates
+from synk.extensions import batches, checkpoint, fit, interchange, layers, losses, schedules, train, updates
 
 # Of each verb, what it takes by position; "*" takes any number.
 BY_POSITION = {
@@ -71,7 +71,7 @@ def public():
                 yield f"{kind.__name__}.{name}", method
     for room in (fit, layers):
         yield from ((f"{room.__name__}.{name}", getattr(room, name)) for name in room.__all__)
-    for module in (checkpoint, interchange, schedules, train, updates):
+    for module in (checkpoint, interchange, losses, schedules, train, updates):
         for name, member in inspect.getmembers(module, inspect.isfunction):
             if not name.startswith("_"):
                 yield f"{module.__name__}.{name}", member
