@@ -1,8 +1,8 @@
 """Symbolic operations of neural networks on PyTensor variables, with gradients.
 
-    conv2d     max_pool2d  avg_pool2d  global_avg_pool2d     relu
-    batch_norm  layer_norm     dropout     softmax_cross_entropy
-    all_reduce  all_sum        all_gather  reduce_scatter  broadcast
+    conv2d      conv_transpose2d  max_pool2d  avg_pool2d  global_avg_pool2d
+    batch_norm  layer_norm        relu        dropout     softmax_cross_entropy
+    all_reduce  all_sum           all_gather  broadcast   reduce_scatter
 
 Arrays of images have the axes (images, channels, height, width). Each Op is defined in plain NumPy, and
 computed by kernels that `synk.ops.kernels` chooses. Two modules rewrite graphs: `layout` moves the channels
@@ -16,6 +16,7 @@ from synk.ops import layout as _layout  # noqa: F401
 from synk.ops import row_rules as _row_rules  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.batch_norm import batch_norm
+from synk.ops.conv_transpose import conv_transpose2d
 from synk.ops.convolve import conv2d
 from synk.ops.cross_entropy import softmax_cross_entropy
 from synk.ops.dropout import dropout
@@ -31,6 +32,7 @@ __all__ = [
     "batch_norm",
     "broadcast",
     "conv2d",
+    "conv_transpose2d",
     "dropout",
     "global_avg_pool2d",
     "layer_norm",

@@ -1,12 +1,30 @@
 """Check the inputs of symbolic Ops: dtypes, numbers of axes and lengths."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import pytensor.tensor as pt
 from pytensor.tensor.type import integer_dtypes
 
 FLOATS = ("float32", "float64")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def named(function: Function) -> Function:
+    """Return ``function`` with its name before the message of a TypeError or ValueError that it raises."""
+
+    @wraps(function)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except (TypeError, ValueError) as error:
+            name = f"{function.__name__}: "
+            message = name + str(error).removeprefix(name)  # what also checks arrays says it itself
+            raise type(error)(message).with_traceback(error.__traceback__) from None
+
+    return cast(Function, run)
 
 
 def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | None = None) -> Any:

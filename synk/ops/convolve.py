@@ -5,6 +5,9 @@
 
 As in other libraries of networks, "convolution" means a correlation: the weights are not reversed. The
 gradient for an array takes lengths of that array instead of the array, which need not be kept for it.
+
+Both gradients are linear in both of their arrays, so that theirs are made of the same three Ops again, and
+there are derivatives of any order.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.tables import Width, flops_of
-from synk.ops.checks import float_tensor
+from synk.ops.checks import float_tensor, named
 from synk.ops.image import (
     ImageGradient,
     ImageOp,
@@ -84,11 +88,7 @@ class Conv2d(ConvolutionOp):
         if self.relu:
             gy = pt.switch(outputs[0] > 0, gy, np.zeros((), gy.type.dtype))
         gx = Conv2dInputGradient(self.convolution)(gy, w, *spatial_lengths(self.layout, x))
-        gw = Conv2dWeightGradient(self.convolution)(x, gy, *spatial_lengths("NCHW", w))
-        if any(b is None and a is not None for a, b in zip(w.type.shape, gw.type.shape, strict=True)):
-            # The type of w may know a length that that of x does not; a gradient of known shape needs no
-            # copy.
-            gw = pt.specify_shape(gw, w.type.shape)
+        gw = weight_gradient(self.convolution, x, gy, w)
         others = [axis for axis in range(4) if axis != AXES[self.layout][0]]
         return [gx, gw, *[gy.sum(axis=others) for _ in bias]]
 
@@ -97,7 +97,6 @@ class ConvolutionGradient(ConvolutionOp, ImageGradient):
     """A gradient of `Conv2d`."""
 
     __props__ = ("convolution",)
-    differentiated = "conv2d"
 
     def __init__(self, convolution: Convolution):
         self.convolution = convolution
@@ -124,6 +123,12 @@ class Conv2dInputGradient(ConvolutionGradient):
         (n_images, *_), (_, channels, _, _) = shapes[:2]
         return [ordered(self.layout, n_images, channels * self.convolution.groups, *node.inputs[2:])]
 
+    def pullback(self, inputs, outputs, cotangents):
+        """Convolve for gy; for w, take the gradient of a convolution of the cotangent to gy."""
+        (gy, w, *_), (gx,) = inputs, cotangents
+        for_gy, for_w = Conv2d(self.convolution)(gx, w), weight_gradient(self.convolution, gx, gy, w)
+        return [for_gy, for_w, disconnected_type(), disconnected_type()]
+
 
 class Conv2dWeightGradient(ConvolutionGradient):
     """The gradient for w, from x, gy, and the last two lengths of w, kh and kw."""
@@ -148,6 +153,21 @@ class Conv2dWeightGradient(ConvolutionGradient):
         channels, outputs = (lengths(self.layout, shape)[1] for shape in shapes[:2])
         return [(outputs, channels // self.convolution.groups, *node.inputs[2:])]
 
+    def pullback(self, inputs, outputs, cotangents):
+        """Take the gradient of a convolution with the cotangent for x; convolve x with it for gy."""
+        (x, gy, *_), (gw,) = inputs, cotangents
+        for_x = Conv2dInputGradient(self.convolution)(gy, gw, *spatial_lengths(self.layout, x))
+        return [for_x, Conv2d(self.convolution)(x, gw), disconnected_type(), disconnected_type()]
+
+
+def weight_gradient(convolution: Convolution, x: Any, gy: Any, w: Any) -> Any:
+    """Return the gradient for ``w`` of a convolution of x to gy, of as much of w's shape as is known."""
+    gradient = Conv2dWeightGradient(convolution)(x, gy, *spatial_lengths("NCHW", w))
+    known_lengths = zip(w.type.shape, gradient.type.shape, strict=True)
+    # The type of w may know a length that that of x does not; a gradient of known shape needs no copy.
+    lacks = any(found is None and wanted is not None for wanted, found in known_lengths)
+    return pt.specify_shape(gradient, w.type.shape) if lacks else gradient
+
 
 def common_outputs(of_weights: int | None, of_bias: int | None) -> int | None:
     """Return the number of output channels, None if not known; ValueError if weights and bias disagree."""
@@ -156,6 +176,7 @@ def common_outputs(of_weights: int | None, of_bias: int | None) -> int | None:
     return of_bias if of_weights is None else of_weights
 
 
+@named
 def conv2d(
     x: Any,
     w: Any,

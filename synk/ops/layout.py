@@ -66,6 +66,7 @@ class Images:
     def put(self, old: Variable, new: Variable) -> Variable:
         """Remember ``new`` as the image ``old`` with its channels last; return a view of it in NCHW."""
         self._inside[old] = new
+        copy_stack_trace(old, new)  # an error names the user's line, not that of this rewrite
         return new.dimshuffle(FIRST)
 
     def view(self, variable: Variable) -> Variable:

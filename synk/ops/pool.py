@@ -18,7 +18,7 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.tables import Width
-from synk.ops.checks import float_tensor
+from synk.ops.checks import float_tensor, named
 from synk.ops.image import (
     ImageGradient,
     ImageOp,
@@ -192,6 +192,7 @@ def index_dtype(pooling: Pooling) -> str:
     return "uint8" if pooling.size[0] * pooling.size[1] <= 256 else "int32"
 
 
+@named
 def max_pool2d(x: Any, size: int | tuple[int, int], *, stride: Any = None, padding: Any = 0) -> Variable:
     """Return the maximum of each window.
 
@@ -229,6 +230,7 @@ def max_pool2d(x: Any, size: int | tuple[int, int], *, stride: Any = None, paddi
     return MaxPool2d(pooling_of(size, stride, padding))(x)[0]
 
 
+@named
 def avg_pool2d(
     x: Any, size: int | tuple[int, int], *, stride: Any = None, padding: Any = 0, count_padding: bool = True
 ) -> Variable:
@@ -264,6 +266,7 @@ def avg_pool2d(
     return AvgPool2d(pooling_of(size, stride, padding), bool(count_padding))(x)
 
 
+@named
 def global_avg_pool2d(x: Any) -> Variable:
     """Return the mean of each channel of each image.
 

@@ -14,6 +14,7 @@ from synk.exact.collectives.collectives import AllGatherOp, AllReduceOp
 from synk.exact.rules.relations import SAME, SUM, Own, Partial, Relation, Rows
 from synk.exact.rules.table import Instead, Outcome, Relations, relate
 from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
+from synk.ops.conv_transpose import ConvTranspose2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 from synk.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
 from synk.ops.kernel_op import KernelOp
@@ -33,6 +34,7 @@ class RowByRow(NamedTuple):
 
 OPS: dict[type, RowByRow] = {
     Conv2d: RowByRow((0,), (ROWS,)),
+    ConvTranspose2d: RowByRow((0,), (ROWS,)),
     Conv2dInputGradient: RowByRow((0,), (ROWS,)),
     Conv2dWeightGradient: RowByRow((0, 1), (SUM,)),
     MaxPool2d: RowByRow((0,), (ROWS, ROWS)),

@@ -116,6 +116,7 @@ OF_OURS = {
         "BatchNorm",
         "BatchNormGradient",
         "Conv2d",
+        "ConvTranspose2d",
         "GlobalAvgPool2d",
         "LayerNorm",
     }

@@ -11,6 +11,7 @@ from synk.exact.define import define
 
 RANKS = (1, 2, 3, 5)
 ROWS = (7, 2)
+FEW = (1, 0)
 
 images, x, labels = pt.tensor4("images"), pt.matrix("x"), pt.lvector("labels")
 filters = pytensor.shared(np.random.default_rng(1).normal(size=(3, 3, 2, 2)), name="filters")
@@ -32,12 +33,12 @@ def defined(results):
     return define("layer", inputs, list(results))
 
 
-def compared(results):
+def compared(results, rows=ROWS):
     """Compare with one process; return the modes, and how many collectives there were, and gathers."""
     definition = defined(results)
     alone, ranks = OneProcess(definition), Simulated(definition)
     counts = set()
-    for n in ROWS:
+    for n in rows:
         rng = np.random.default_rng(n)
         values = [DRAWS[variable](rng, n) for variable in definition.inputs]
         expected = alone(values)
@@ -59,6 +60,7 @@ def with_gradients(value, *parameters):
     ("layer", "parameters"),
     [
         (lambda: ops.conv2d(images, filters), [filters]),
+        (lambda: ops.conv_transpose2d(images, filters, stride=2, output_padding=1), [filters]),
         (lambda: ops.max_pool2d(images, 2), []),
         (lambda: ops.avg_pool2d(images, 2), []),
         (lambda: ops.global_avg_pool2d(images), []),
@@ -71,9 +73,18 @@ def with_gradients(value, *parameters):
     ],
 )
 def test_a_layer_goes_row_by_row_and_its_gradients_are_sums(layer, parameters):
-    modes, *met = compared(with_gradients(layer(), *parameters))
+    modes, *met = compared(with_gradients(layer(), *parameters), ROWS + FEW)
     assert modes == ("gather", "gather", *["sum"] * len(parameters))
     assert met == [0, 0]
+
+
+def test_second_derivatives_are_those_of_one_process():
+    """A penalty on gradients for the images goes through all three Ops of a convolution, on every rank."""
+    y = ops.conv_transpose2d(ops.conv2d(images, filters), filters)
+    (gradient,) = pytensor.grad((y**3).sum(), [images])
+    penalty = (gradient**2).sum()
+    modes, *_ = compared([penalty, *pytensor.grad(penalty, [images, filters])], ROWS + FEW)
+    assert modes == ("sum", "gather", "sum")
 
 
 @pytest.mark.parametrize("batch", [x, images])

@@ -59,6 +59,11 @@ class Window:
             )
         return self.count(direction, length, places)
 
+    def covered(self, direction: int, outputs: Any, places: Any) -> Any:
+        """Return the fewest pixels in which ``outputs`` windows of ``places`` fit; both may be symbolic."""
+        reach = self.dilation[direction] * (places - 1) + 1
+        return (outputs - 1) * self.stride[direction] + reach - sum(self.padding[direction])
+
     def output_lengths(self, height: int, width: int, kh: int, kw: int) -> Pair:
         """Return how many windows of kh x kw places fit down and across an image; ValueError if none does."""
         return self.output_length(0, height, kh), self.output_length(1, width, kw)
