@@ -802,7 +802,9 @@ def sequence(*items: Any, name: str | None = None) -> Function:
     return _current.session("sequence").sequence(items, name)
 
 
-def on_ranks(make: Callable[..., Any], *arguments: Any, changes: Any = ()) -> OnRanks:
+def on_ranks(
+    make: Callable[..., Callable[..., _Returned]], *arguments: Any, changes: Any = ()
+) -> OnRanks[_Returned]:
     """Make a Python object on every rank, and return a handle that calls the objects of all ranks.
 
     It is for work that is no graph, and that goes on between commands: samplers, readers, servers. An object

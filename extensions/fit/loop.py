@@ -35,7 +35,7 @@ def fit(
     shuffle: bool = True,
     n_rows: int | None = None,
     num_slices: int = 1,
-    validation: tuple[synk.Function, Any] | None = None,
+    validation: tuple[synk.Function, Any] | tuple[synk.Function, Any, Sequence[str]] | None = None,
     validation_slices: int = 1,
     metrics: Sequence[str] | None = None,
     callbacks: Iterable[Callback] = (),

@@ -164,7 +164,7 @@ def sample(
     return found
 
 
-def _follow(poll: Here | synk.OnRanks, record: Record, stop: Stop, show: Callable[[Any], None]) -> None:
+def _follow(poll: Here | synk.OnRanks[Any], record: Record, stop: Stop, show: Callable[[Any], None]) -> None:
     """Ask the chains how far they are, until all are done or ^C stops them."""
     began = time.monotonic()
     while not record.is_done():
@@ -202,7 +202,7 @@ class Here:
 
 def _chains(
     prepared: Prepared, shard: Any, starts: Sequence[Start], settings: Mapping[str, Any]
-) -> Here | synk.OnRanks:
+) -> Here | synk.OnRanks[Any]:
     """Return a callable that runs the chains: here if the ranks evaluate together, else on the ranks."""
     if shard:
         return Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))

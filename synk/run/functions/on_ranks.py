@@ -14,7 +14,7 @@ import io
 import pickle
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pytensor.compile.sharedvalue import SharedVariable
 
@@ -29,8 +29,10 @@ from synk.values.by_value import Code
 from synk.values.errors import SynkStateError
 from synk.values.messages import Step
 
+Returned = TypeVar("Returned")
 
-class OnRanks:
+
+class OnRanks(Generic[Returned]):
     """An object on every rank, made by `synk.on_ranks`; a call calls all, and returns their results.
 
     See Also
@@ -49,7 +51,7 @@ class OnRanks:
         self,
         owner: Owner,
         number: int,
-        make: Callable[..., Any],
+        make: Callable[..., Callable[..., Returned]],
         arguments: tuple[Any, ...],
         changes: Iterable[Any] = (),
     ):
@@ -66,7 +68,7 @@ class OnRanks:
             self._finalizer.atexit = False
             self._run(MakeStep(number, payload, self._array_refs()))
 
-    def __call__(self, *arguments: Any) -> list[Any]:
+    def __call__(self, *arguments: Any) -> list[Returned]:
         """Call the object of every rank with the same arguments; return the results, in rank order.
 
         Raises

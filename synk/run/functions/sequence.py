@@ -160,6 +160,11 @@ def _as_item(item: Any) -> StepFunction | Item:
     """Return a function unchanged, or the collective that a partial or a tuple stands for."""
     if isinstance(item, StepFunction):
         return item
+    if isinstance(item, SequenceFunction):
+        raise TypeError(
+            f"{item.name!r} is a sequence itself, as training steps are, and cannot stand in another; "
+            "pass its functions and collectives"
+        )
     if isinstance(item, tuple) and item and callable(item[0]):
         item = partial(item[0], *item[1:])
     collective = getattr(item.func, "collective", None) if isinstance(item, partial) else None

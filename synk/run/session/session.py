@@ -130,7 +130,9 @@ class Session:
         self.check_open("sequence")
         return SequenceFunction(self, items, name)
 
-    def on_ranks(self, make: Callable[..., Any], arguments: tuple[Any, ...], changes: Any = ()) -> OnRanks:
+    def on_ranks(
+        self, make: Callable[..., Callable[..., Any]], arguments: tuple[Any, ...], changes: Any = ()
+    ) -> OnRanks[Any]:
         """Make an object on every rank, as `synk.on_ranks`."""
         self.check_open("on_ranks")
         return OnRanks(self, next(self.functions.object_numbers), make, arguments, changes)

@@ -166,6 +166,8 @@ def test_wrong_items_are_refused_when_the_sequence_is_made():
     for item in wrong:
         with pytest.raises(TypeError, match="takes functions and collectives as functools"):
             synk.sequence(f, item)
+    with pytest.raises(TypeError, match="'both' is a sequence itself"):
+        synk.sequence(f, synk.sequence(f, name="both"))
     # What is wrong with a collective is said where it was written.
     with pytest.raises(ValueError, match="'mean' is not a reduce operation"):
         synk.sequence((synk.all_reduce, v, "mean"))
