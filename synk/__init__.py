@@ -28,6 +28,7 @@ from synk.run.collectives.read import CheckFinite, GetLengths, GetShapes, GetVal
 from synk.run.collectives.reduce import AllReduce, Reduce
 from synk.run.functions.function import Function as Function
 from synk.run.functions.on_ranks import OnRanks as OnRanks
+from synk.run.rank.failures import shorten as _shorten
 from synk.run.session import current as _current
 from synk.run.session.timeline import Timeline as _Timeline
 from synk.values.errors import CollectiveMismatch as CollectiveMismatch
@@ -117,7 +118,11 @@ def _verb(kind: Callable[_Arguments, Collective[_Returned]]) -> Callable[_Argume
     what = collective.name
 
     def verb(*args: _Arguments.args, **keywords: _Arguments.kwargs) -> _Returned:
-        return _current.session(what).collectives.run(collective, args, keywords)
+        try:
+            return _current.session(what).collectives.run(collective, args, keywords)
+        except Exception as error:
+            _shorten(error)
+            raise
 
     describe_verb(verb, collective)
     return verb

@@ -6,7 +6,8 @@ same meaning the error is one of those too, so plain ``except`` clauses keep wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -177,6 +178,10 @@ class MachineLost(WorkerDied):
         return type(self), (self.host, self.ranks, self.function, self.cause)
 
 
+NUMBER = re.compile(r"\d+")
+LINE_OF_CODE = re.compile(r' *File "')  # of a traceback
+
+
 class Failure(NamedTuple):
     """An exception that was raised on one rank, as text and its class, so that it can always be pickled."""
 
@@ -185,11 +190,20 @@ class Failure(NamedTuple):
     summary: str  # "ValueError: x is negative"
     traceback: str
     host: str = ""  # of the rank's machine; "" on the first machine
+    brief: str = ""  # the traceback without frames of synk and PyTensor; "" where those matter
 
     @property
     def place(self) -> str:
         """Return the words that follow the rank's number in messages: " on host ...", or ""."""
         return f" on host {self.host}" if self.host else ""
+
+    @property
+    def pattern(self) -> str:
+        """Return what ranks that failed alike share: where a node raised, all but numbers, as of shapes."""
+        if not self.brief:
+            return self.traceback.partition("\n")[2]
+        lines = self.brief.splitlines()
+        return "\n".join(line if LINE_OF_CODE.match(line) else NUMBER.sub("", line) for line in lines)
 
 
 class RemoteError(SynkError, RuntimeError):
@@ -201,7 +215,10 @@ class RemoteError(SynkError, RuntimeError):
     Attributes
     ----------
     failures : tuple of Failure
-        All failing ranks, in rank order, each with its traceback.
+        All failing ranks, in rank order, each with its whole ``traceback``. The text of the error has equal
+        ones once. If a node of a graph raised, it leaves out frames of synk and PyTensor, and ranks are alike
+        if they differ in numbers only, such as shapes; ``pytensor.config.exception_verbosity = "medium"``,
+        set before `fork`, shows the whole.
     """
 
     failures: tuple[Failure, ...] = ()
@@ -211,12 +228,29 @@ class RemoteError(SynkError, RuntimeError):
 
     @property
     def report(self) -> str:
-        """The text of the error: each rank that failed, with its traceback."""
+        """The text of the error: the ranks that failed, and one traceback of those that failed alike."""
         first = self.failures[0]
-        lines = [f"rank {first.rank}{first.place}: {first.summary}"]
+        alike: dict[str, list[Failure]] = {}
         for failure in self.failures:
-            lines.append(f"\n--- rank {failure.rank}{failure.place} ---\n{failure.traceback.rstrip()}")
+            alike.setdefault(failure.pattern, []).append(failure)
+        lines = [f"rank {first.rank}{first.place}: {first.summary}"]
+        for failure, *others in alike.values():
+            also = f", and alike on {', '.join(_places(others))}" if others else ""
+            head, _, whole = failure.traceback.partition("\n")
+            told = (failure.brief or whole).rstrip()
+            lines.append(f"\n--- rank {failure.rank}{failure.place}{also} ---\n{head}\n{told}")
         return "\n".join(lines)
+
+
+def _places(failures: Sequence[Failure]) -> Iterator[str]:
+    """Yield the ranks of failures as text, those of a machine that follow each other together."""
+    run: list[Failure] = []
+    for failure in failures:
+        if run and (failure.rank, failure.place) != (run[-1].rank + 1, run[-1].place):
+            yield named(tuple(one.rank for one in run)) + run[0].place
+            run = []
+        run.append(failure)
+    yield named(tuple(one.rank for one in run)) + run[0].place
 
 
 def remote_error(failures: Sequence[Failure], n_ranks: int) -> RemoteError:
@@ -237,7 +271,7 @@ def _typed_like(kind: type[BaseException] | None) -> RemoteError:
         return RemoteError()
     base: Any = OSError if issubclass(kind, OSError) else Exception
     try:
-        mixed: Any = type(f"Remote{kind.__name__}", (RemoteError, kind), {"__module__": __name__})
+        mixed: Any = type(f"Remote{kind.__name__}", (RemoteError, kind), {"__module__": "synk"})
         # The user's __init__ may need arguments that did not travel.
         return base.__new__(mixed)
     except Exception:  # built-in layouts that do not mix, or a class that refuses heirs

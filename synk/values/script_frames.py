@@ -2,6 +2,7 @@
 
 warn_the_script(message) -> a warning at the script's line
 below_this_package(traceback) -> the part that the script, or a program, is in
+without_this_package(error) -> its traceback has the script's frames, and the one that raised
 """
 
 from __future__ import annotations
@@ -38,6 +39,20 @@ def below_this_package(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_next is not None and _is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace
+
+
+def without_this_package(error: BaseException, innermost: bool = True) -> None:
+    """Take frames of this package out of an error's traceback; the innermost frame stays if asked for."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not _is_ours(trace.tb_frame.f_code.co_filename) or (innermost and trace.tb_next is None):
+            frames.append(trace)
+        trace = trace.tb_next
+    below = None
+    for one in reversed(frames):
+        below = TracebackType(below, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    error.__traceback__ = below
 
 
 def stack_of_the_script() -> str:

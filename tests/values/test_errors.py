@@ -123,6 +123,20 @@ def test_every_failing_rank_is_told_with_its_own_traceback():
     )
 
 
+def test_ranks_on_which_a_node_fails_with_other_shapes_are_told_once():
+    places = [(0, ""), (1, ""), (2, "h2"), (3, "h2"), (5, "h2")]
+    failures = [
+        told(ValueError, rank=rank)._replace(host=host, brief=f'  File "a.py", line 7\n({rank + 5}, 3)')
+        for rank, host in places
+    ]
+    error = remote_error(failures, n_ranks=6)
+    assert str(error) == (
+        "rank 0: it broke\n"
+        "\n--- rank 0, and alike on rank 1, ranks 2 to 3 on host h2, rank 5 on host h2 ---\n"
+        'Worker 0 of 6:\n  File "a.py", line 7\n(5, 3)'
+    )
+
+
 def test_the_first_failing_rank_gives_the_class():
     error = remote_error([told(KeyError, rank=0), told(ValueError)], n_ranks=2)
     assert isinstance(error, KeyError)

@@ -21,6 +21,7 @@ from synk.run.functions.computation import Computation
 from synk.run.functions.prepared import PreparedCommand
 from synk.run.functions.selections import CallOptions, as_input
 from synk.run.functions.signature import Signature, check_subset
+from synk.run.rank.failures import shorten
 
 
 class Function(Computation):
@@ -133,18 +134,22 @@ class Function(Computation):
         >>> print(total(values), total(values, batch=3), total(values, batch=[0, 9], num_slices=2))
         45.0 3.0 9.0
         """
-        with self._turn:
-            last = self._last
-            plain = batch_s is None and next_batch is None and output_subset is None and not kwargs
-            if last is not None and plain:
-                rows = last.rows(args, batch, num_slices)
-                if rows is not None:
-                    return self.as_written(last.run(self._owner, *rows))
-            options = CallOptions(batch, batch_s, num_slices, next_batch)
-            subset = check_subset(output_subset, self.n_results)
-            options.check(self.name, self.can_batch(), self.can_batch_s())
-            values = self._run_anew(self._signature.order(args, kwargs), options)
-        return self.as_written(values if subset is None else [values[output] for output in subset])
+        try:
+            with self._turn:
+                last = self._last
+                plain = batch_s is None and next_batch is None and output_subset is None and not kwargs
+                if last is not None and plain:
+                    rows = last.rows(args, batch, num_slices)
+                    if rows is not None:
+                        return self.as_written(last.run(self._owner, *rows))
+                options = CallOptions(batch, batch_s, num_slices, next_batch)
+                subset = check_subset(output_subset, self.n_results)
+                options.check(self.name, self.can_batch(), self.can_batch_s())
+                values = self._run_anew(self._signature.order(args, kwargs), options)
+            return self.as_written(values if subset is None else [values[output] for output in subset])
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
         """Prepare a call and run it; keep its command if the next call may repeat it."""

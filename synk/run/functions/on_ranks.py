@@ -23,6 +23,7 @@ from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect, is_tracked
 from synk.run.functions.argument_pickler import ArgumentPickler
 from synk.run.functions.graph_function import GraphFunction
+from synk.run.rank.failures import shorten
 from synk.run.rank.objects import CallStep, MakeStep
 from synk.values import messages
 from synk.values.by_value import Code
@@ -81,6 +82,13 @@ class OnRanks(Generic[Returned]):
         WorkerDied
             If a worker died. The run is broken.
         """
+        try:
+            return self._call(arguments)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    def _call(self, arguments: tuple[Any, ...]) -> list[Returned]:
         with self._owner.turn(self._label):
             if any(code.has_changed() for code in self._codes):
                 for code in self._codes:
