@@ -199,7 +199,7 @@ class Failure(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """Return what ranks that failed alike share: where a node raised, all but numbers, as of shapes."""
+        """Return the text to compare: where a node raised, without its numbers, as shapes differ."""
         if not self.brief:
             return self.traceback.partition("\n")[2]
         lines = self.brief.splitlines()
