@@ -21,6 +21,11 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import io_toposort
+from pytensor.scalar.basic import TrueDiv
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type import float_dtypes
 
 from synk import n_rows
@@ -118,6 +123,23 @@ def weight_of(flat: Any) -> Variable:
     if not hasattr(flat.tag, "weight"):
         flat.tag.weight = reduced(flat)[-1]
     return flat.tag.weight
+
+
+def gradients_in(values: Sequence[Any], flat: Any) -> list[Variable]:
+    """Return the parameters' gradients, as read from the vector after its all-reduce, that graphs depend on.
+
+    They are found by what they are, pieces of the vector divided by its weight, or by a multiple of that.
+    """
+    found = []
+    for node in io_toposort([], list(values)):
+        divides = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, TrueDiv)
+        piece = node.inputs[0].owner if divides else None
+        if piece is None or not isinstance(piece.op, Reshape) or piece.inputs[0].owner is None:
+            continue
+        cut = piece.inputs[0].owner
+        if isinstance(cut.op, Subtensor) and cut.inputs[0] is reduced(flat):
+            found.append(node.outputs[0])
+    return found
 
 
 def own_sum(values: Sequence[Any], variables: Sequence[Any]) -> Variable:

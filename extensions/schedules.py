@@ -17,6 +17,7 @@ parameters' dtype. Those that take a rate take a number, or another schedule:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,17 @@ from pytensor.graph.basic import Variable
 
 from synk.values.checks import checked_count
 
-__all__ = ["cosine", "counter", "counting", "scaled", "steps", "warm_up"]
+__all__ = [
+    "cosine",
+    "counter",
+    "counting",
+    "one_cycle",
+    "piecewise",
+    "polynomial",
+    "scaled",
+    "steps",
+    "warm_up",
+]
 
 
 def __dir__() -> list[str]:
@@ -215,6 +226,170 @@ def cosine(counter: Any, peak: Any, n_steps: int, *, warm_up: int = 0, final: An
     fallen = pt.clip((t - before) / (n_steps - before), 0.0, 1.0)
     falling = final + (peak - final) * (1 + pt.cos(np.float64(np.pi) * fallen)) / 2
     return pt.switch(t < before, peak * (t + 1) / (before + 1), falling)
+
+
+def polynomial(counter: Any, first: Any, n_steps: int, *, power: Any = 1.0, final: Any = 0.0) -> Any:
+    """Return a rate that falls along a power of the steps that are left.
+
+    ``final + (first - final) * (1 - t / n_steps)**power`` while ``t < n_steps``, then ``final``: along a line
+    with `power` of 1.
+
+    Parameters
+    ----------
+    counter : scalar of integers
+    first : number or scalar
+    n_steps : int
+        Steps altogether.
+    power : number or scalar
+        Positive.
+    final : number or scalar
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n_steps` is no integer or not positive, or an argument is not a scalar.
+
+    See Also
+    --------
+    synk.extensions.schedules.warm_up : lets it begin slowly.
+
+    References
+    ----------
+    Liu, Rabinovich and Berg (2015), "ParseNet", arXiv:1506.04579, section 3.1, "poly".
+
+    Examples
+    --------
+    >>> t = pt.lscalar("t")
+    >>> rate = schedules.polynomial(t, 0.1, n_steps=4, power=2)
+    >>> [round(float(rate.eval({t: k})), 4) for k in range(5)]
+    [0.1, 0.0563, 0.025, 0.0063, 0.0]
+    """
+    _check_counter(counter)
+    n_steps = checked_count("n_steps", n_steps)
+    first, final, power = _scalar("first", first), _scalar("final", final), _scalar("power", power)
+    left = pt.clip(1 - _as_float(counter) / n_steps, 0.0, 1.0)
+    return final + (first - final) * left**power
+
+
+def one_cycle(
+    counter: Any,
+    peak: Any,
+    n_steps: int,
+    *,
+    rising: float = 0.3,
+    first: Any = None,
+    final: Any = None,
+) -> Any:
+    """Return a rate that rises to a peak along half a cosine, and falls far lower along another.
+
+    With ``m = rising * (n_steps - 1)``, the step of the peak::
+
+        first + (peak - first) * (1 - cos(pi * t / m)) / 2                         while t < m
+        final + (peak - final) * (1 + cos(pi * (t - m) / (n_steps - 1 - m))) / 2   while t < n_steps - 1
+        final                                                                      then
+
+    Parameters
+    ----------
+    counter : scalar of integers
+    peak : number or scalar
+        The largest rate.
+    n_steps : int
+        Steps altogether, at least 2.
+    rising : float
+        The share of the steps before the peak, between 0 and 1.
+    first : number or scalar, optional
+        By default ``peak / 25``.
+    final : number or scalar, optional
+        By default ``first / 10_000``.
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n_steps` is no integer or less than 2, `rising` not between 0 and 1, or an argument is not a scalar.
+
+    See Also
+    --------
+    synk.extensions.schedules.cosine : begins at the peak, or after a few steps.
+
+    References
+    ----------
+    Smith and Topin (2017), arXiv:1708.07120; with cosines in the place of lines, as is usual since.
+
+    Examples
+    --------
+    >>> t = pt.lscalar("t")
+    >>> rate = schedules.one_cycle(t, peak=1.0, n_steps=5, rising=0.5)
+    >>> [round(float(rate.eval({t: k})), 2) for k in range(6)]
+    [0.04, 0.52, 1.0, 0.5, 0.0, 0.0]
+    """
+    _check_counter(counter)
+    n_steps = checked_count("n_steps", n_steps, 2)
+    if not 0 < rising < 1:
+        raise ValueError(f"rising={rising} is not between 0 and 1; pass the share of steps before the peak")
+    peak = _scalar("peak", peak)
+    first = peak / 25 if first is None else _scalar("first", first)
+    final = first / 10_000 if final is None else _scalar("final", final)
+    t, last = _as_float(counter), n_steps - 1
+    top = rising * last
+    risen = pt.clip(t / top, 0.0, 1.0)
+    fallen = pt.clip((t - top) / (last - top), 0.0, 1.0)
+    up = first + (peak - first) * (1 - pt.cos(np.float64(np.pi) * risen)) / 2
+    down = final + (peak - final) * (1 + pt.cos(np.float64(np.pi) * fallen)) / 2
+    return pt.switch(t < top, up, down)
+
+
+def piecewise(counter: Any, rates: Mapping[int, float]) -> Any:
+    """Return a rate along straight lines between given ones.
+
+    Before the first of the steps it is the first rate, after the last one the last. For a rate that stays
+    the same between some steps, `steps` multiplies by factors.
+
+    Parameters
+    ----------
+    counter : scalar of integers
+    rates : dict of int to number or scalar
+        By the number of steps done before.
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        There are no rates, a step is no integer or negative, or an argument is not a scalar.
+
+    See Also
+    --------
+    synk.extensions.schedules.steps : a rate in steps.
+
+    Examples
+    --------
+    >>> t = pt.lscalar("t")
+    >>> rate = schedules.piecewise(t, {1: 0.0, 3: 1.0, 4: 0.5})
+    >>> [round(float(rate.eval({t: k})), 2) for k in range(6)]
+    [0.0, 0.0, 0.5, 1.0, 0.5, 0.5]
+    """
+    _check_counter(counter)
+    if not rates:
+        raise ValueError("rates is empty; pass rates by their steps, such as {0: 0.1, 1000: 0.0}")
+    points = [
+        (checked_count("a key of rates", step, 0), _scalar(f"rates[{step}]", rate))
+        for step, rate in sorted(rates.items())
+    ]
+    t, (_, rate) = _as_float(counter), points[0]
+    for (start, one), (stop, other) in pairwise(points):
+        share = pt.clip((t - start) / (stop - start), 0.0, 1.0)
+        rate = pt.switch(t > start, one + (other - one) * share, rate)
+    return rate
 
 
 def warm_up(counter: Any, rate: Any, n_steps: int, *, start: Any = 0.0) -> Any:

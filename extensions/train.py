@@ -155,7 +155,13 @@ def make_train_function(
         raise ValueError(f"shard={shard!r} is unknown; choose 'auto', 'state' or None")
     params, bcast_inputs = listed(params), [] if bcast_inputs is None else listed(bcast_inputs)
     warn_of_frozen(loss, updates)
-    grad_updates, param_updates, flat_gradient = update_rule(loss, params, **options)
+    made = update_rule(loss, params, **options)
+    if not isinstance(made, tuple) or len(made) != 3:
+        raise TypeError(
+            f"update_rule={update_rule!r} returns a {type(made).__name__}, as rules of one process do; pass "
+            "synk.extensions.updates.distributed(rule), or its result to synk.function(updates=...)"
+        )
+    grad_updates, param_updates, flat_gradient = made
     check_common(Updates(grad_updates, param_updates, flat_gradient), "make_train_function")
     common, local = split_updates(updates)
     vector_updates, of_values, vectors = add_up(common)

@@ -79,6 +79,7 @@ PUBLIC = dict(public())
 
 # Other functions make these.
 MADE = ("synk:Data", "synk:Function", "synk:OnRanks", "synk.extensions.fit:Training")
+MADE += ("synk.extensions.updates:Averaged",)
 MADE += ("synk.extensions.pymc:LogDensity", "synk.extensions.pymc:MeanField")
 
 

@@ -14,10 +14,16 @@ expressions of shared variables. Parameters and their state keep the parameters'
 All rules raise TypeError and ValueError as `synk.extensions.gradients.flat_gradient` does, and
 ValueError for an option that is not a scalar, or a decay rate outside ``[0, 1)``.
 
-The names and defaults are those of Lasagne's `updates` module.
+`clipped`, `clipped_by_value`, `decayed`, `averaged`, `accumulated` and `local` take a rule and return one; so
+does `distributed`, of rules that were written for one process. Names and defaults that Lasagne's `updates`
+module has are the same here.
 """
 
+from synk.extensions.updates.adafactor import adafactor
 from synk.extensions.updates.adam import adam, adamax, adamw, amsgrad
+from synk.extensions.updates.foreign import distributed
+from synk.extensions.updates.layerwise import lamb, lars
+from synk.extensions.updates.lion import lion
 from synk.extensions.updates.local_steps import local
 from synk.extensions.updates.parts import Updates, from_gradient
 from synk.extensions.updates.rules import (
@@ -31,10 +37,14 @@ from synk.extensions.updates.rules import (
     rmsprop,
     sgd,
 )
+from synk.extensions.updates.wrappers import Averaged, accumulated, averaged, clipped_by_value, decayed
 
 __all__ = [
+    "Averaged",
     "Updates",
+    "accumulated",
     "adadelta",
+    "adafactor",
     "adagrad",
     "adam",
     "adamax",
@@ -42,8 +52,15 @@ __all__ = [
     "amsgrad",
     "apply_momentum",
     "apply_nesterov_momentum",
+    "averaged",
     "clipped",
+    "clipped_by_value",
+    "decayed",
+    "distributed",
     "from_gradient",
+    "lamb",
+    "lars",
+    "lion",
     "local",
     "momentum",
     "nesterov_momentum",

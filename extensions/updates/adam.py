@@ -214,8 +214,8 @@ def _adam(
     weight_decay: Any = 0.0,
     largest: bool = False,
 ) -> Updates:
-    t, new_t, mean_rate = _count_and_rate(learning_rate, beta1, beta2, epsilon)
-    square_scale = pt.sqrt(_corrected(1, beta2, new_t))
+    t, new_t, mean_rate = count_and_rate(learning_rate, beta1, beta2, epsilon)
+    square_scale = pt.sqrt(corrected(1, beta2, new_t))
 
     def step(p: Any, g: Any) -> list:
         rate, scale, small = scalars(p.dtype, mean_rate, square_scale, epsilon)
@@ -287,7 +287,7 @@ def adamax(
     >>> print(w.get_value().round(4))
     0.8
     """
-    t, new_t, mean_rate = _count_and_rate(learning_rate, beta1, beta2, epsilon)
+    t, new_t, mean_rate = count_and_rate(learning_rate, beta1, beta2, epsilon)
 
     def step(p: Any, g: Any) -> list:
         rate, small = scalars(p.dtype, mean_rate, epsilon)
@@ -300,7 +300,7 @@ def adamax(
     return from_gradient(loss, params, step, common=[(t, new_t)])
 
 
-def _count_and_rate(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, Any, Any]:
+def count_and_rate(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, Any, Any]:
     """Check the options; return the step count, its next value, and the rate for the mean gradient.
 
     The rate is ``learning_rate / (1 - beta1**t)``, which corrects the mean for its start from zero.
@@ -309,10 +309,10 @@ def _count_and_rate(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) ->
     check_decays(beta1=beta1, beta2=beta2)
     t = pytensor.shared(np.asarray(0, "int64"), name="t")  # 64 bits never stop counting
     new_t = t + 1
-    return t, new_t, _corrected(learning_rate, beta1, new_t)
+    return t, new_t, corrected(learning_rate, beta1, new_t)
 
 
-def _corrected(factor: Any, beta: Any, t: Any) -> Any:
+def corrected(factor: Any, beta: Any, t: Any) -> Any:
     """Return ``factor / (1 - beta**t)``.
 
     It is computed in float64: with beta near one, float32 would lose half of its digits.

@@ -7,13 +7,15 @@ A rule states its recurrence for one parameter, as ``step(param, gradient, **opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 
 from synk.extensions.gradients import flat_gradient, listed
 
@@ -118,6 +120,21 @@ def state_like(param: Any, name: str) -> Any:
     """Make a shared variable of zeros with the shape, static shape and dtype of a parameter."""
     zeros = np.zeros(param.get_value(borrow=True).shape, param.dtype)
     return pytensor.shared(zeros, shape=param.type.shape, name=f"{param.name or 'param'}_{name}")
+
+
+def is_weight(param: Any) -> bool:
+    """Say whether a parameter has two axes or more: no bias, and no scale or shift of a normalisation."""
+    return param.type.ndim >= 2
+
+
+def replaced(values: Sequence[Any], by: Mapping[Any, Any], what: str) -> tuple[Any, ...]:
+    """Return graphs with other variables in the place of some; ValueError if none of them is there."""
+    if not set(ancestors(values)) & by.keys():
+        raise ValueError(
+            f"{what} finds no gradient in its rule as ranks add it up: put accumulated outermost, as in "
+            "accumulated(clipped(adam, 1.0), 4)"
+        )
+    return tuple(graph_replace(list(values), by, strict=False))
 
 
 def check_common(updates: Updates, what: str) -> None:

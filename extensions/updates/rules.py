@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.replace import graph_replace
 
 from synk.extensions.gradients import global_norm, listed, weight_of
 from synk.extensions.updates.parts import (
@@ -16,6 +15,7 @@ from synk.extensions.updates.parts import (
     check_decays,
     check_scalars,
     from_gradient,
+    replaced,
     scalars,
     state_like,
 )
@@ -116,7 +116,7 @@ def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Update
         [limit] = scalars(norm.dtype, max_norm)
         excess = pt.cast(pt.maximum(1, norm / limit), weight.dtype)
         variables, values = zip(*made.param_updates, strict=True)
-        values = graph_replace(values, {weight: weight * excess}, strict=False)
+        values = replaced(values, {weight: weight * excess}, "clipped")
         return made._replace(param_updates=list(zip(variables, values, strict=True)))
 
     return with_clipping

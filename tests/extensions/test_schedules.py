@@ -12,6 +12,7 @@ from pytensor.compile.mode import Mode
 import synk
 from support.slow import slow
 from synk.extensions import schedules, updates
+from synk.extensions.fit import Callback, ReduceOnPlateau, fit
 from synk.extensions.train import make_train_function
 
 N_RANKS = 2
@@ -68,6 +69,63 @@ def test_warm_up_as_of_torch_linear(n_steps):
 def test_warm_up_from_another_start():
     found = rates(lambda t: schedules.warm_up(t, 1.0, 3, start=0.2), 5)
     assert found == pytest.approx([0.4, 0.6, 0.8, 1, 1], rel=1e-14)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.9, 2])
+def test_polynomial_as_of_torch(power):
+    """torch's PolynomialLR(total_iters=20), from and to other rates than 1 and 0."""
+    found = rates(lambda t: schedules.polynomial(t, 0.3, 20, power=power, final=0.02))
+    same(found, lambda t: 0.02 + 0.28 * (1 - min(t, 20) / 20) ** power, rtol=1e-13)
+
+
+def test_one_cycle_follows_its_formula():
+    """With the peak at step 6 of 24, and defaults of the other two rates."""
+    found = rates(lambda t: schedules.one_cycle(t, 0.5, 25, rising=0.25))
+    first, final = 0.02, 0.02e-4
+
+    def formula(t):
+        if t < 6:
+            return first + (0.5 - first) * (1 - cos(pi * t / 6)) / 2
+        return final + (0.5 - final) * (1 + cos(pi * (min(t, 24) - 6) / 18)) / 2
+
+    same(found, formula, rtol=1e-12)
+    assert found[0] == pytest.approx(first)
+    assert found.argmax() == 6
+
+
+def test_piecewise_is_linear_interpolation():
+    points = {0: 0.0, 4: 0.3, 5: 0.1, 20: 0.0}
+    found = rates(lambda t: schedules.piecewise(t, dict(reversed(points.items()))))
+    same(found, lambda t: np.interp(t, list(points), list(points.values())), rtol=1e-13)
+    assert rates(lambda t: schedules.piecewise(t, {3: 0.2}), 6).tolist() == [0.2] * 6
+
+
+def test_a_schedule_falls_by_a_metric_too(module_ranks, data):
+    """What `ReduceOnPlateau` multiplies is a shared factor of the schedule, the same on all ranks."""
+    model, factor = Model(), pytensor.shared(1.0, name="factor")
+    rule, options = schedules.counting(updates.sgd, model.count), {"outputs": [(model.rate * factor, None)]}
+    inputs = [model.x, model.y]
+    step = make_train_function(
+        model.loss, [model.w], inputs, rule, learning_rate=model.rate * factor, **options
+    )
+    plateau = ReduceOnPlateau(factor, metric="judged", factor=0.5, patience=1)
+    means = iter([1.0, 1.0, 1.0])
+
+    class Judged(Callback):
+        last, adds = False, ("judged",)
+
+        def on_epoch_end(self, training):
+            training.metrics["judged"] = next(means)
+
+    found = []
+
+    class Seen(Callback):
+        def on_step_end(self, training):
+            found.append(float(training.outputs[1]))
+
+    fit(step, data, epochs=3, batch_size=7, callbacks=[Judged(), plateau, Seen()], progress=False)
+    plain = rates(lambda t: schedules.cosine(t, 0.2, 8, warm_up=2, final=0.01), 9)
+    np.testing.assert_allclose(found, plain * np.repeat([1, 1, 0.5], 3), rtol=1e-12)
 
 
 def test_schedules_are_made_of_schedules():
@@ -222,6 +280,11 @@ def test_an_update_beside_the_gradient_counts_once_too(module_ranks, data):
         (lambda t: schedules.warm_up(t, 0.1, -2), ValueError, "n_steps=-2 is less than 0"),
         (lambda t: schedules.steps(t, 0.1, {0: 0.1}), ValueError, "a key of factors=0 is less than 1"),
         (lambda t: schedules.steps(t, 0.1, {3: [0.1]}), ValueError, r"factors\[3\] has 1 dimensions"),
+        (lambda t: schedules.polynomial(t, 0.1, 0), ValueError, "n_steps=0 is less than 1"),
+        (lambda t: schedules.one_cycle(t, 0.1, 1), ValueError, "n_steps=1 is less than 2"),
+        (lambda t: schedules.one_cycle(t, 0.1, 9, rising=1), ValueError, "rising=1 is not between 0 and 1"),
+        (lambda t: schedules.piecewise(t, {}), ValueError, "rates is empty"),
+        (lambda t: schedules.piecewise(t, {-1: 0.1}), ValueError, "a key of rates=-1 is less than 0"),
         (lambda t: schedules.scaled(0.1, 0), ValueError, "n_ranks=0 is less than 1"),
         (lambda t: schedules.counting(updates.sgd, t), TypeError, "counter t is not a shared variable"),
     ],

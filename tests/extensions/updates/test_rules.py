@@ -19,7 +19,7 @@ N_STEPS = len(REFERENCE["rules"]["sgd"]["steps"])
 PLAIN = Mode("py", None)  # of graphs that are computed a few times, rewriting takes longer than all else
 
 
-NEED_RATE = {"sgd", "momentum", "nesterov_momentum"}
+NEED_RATE = {"sgd", "momentum", "nesterov_momentum", "lars"}
 RULES = [formula.__name__ for formula in FORMULAS]
 
 
@@ -87,7 +87,7 @@ def test_rule_follows_its_formula_whatever_floatX_is(formula, floatX):
         assert_same(regression.follow(formula.__name__, **options), expected)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", REFERENCE["rules"])
 def test_rule_follows_torch(rule):
     """Configured to agree: torch adds epsilon outside the root (Adagrad, RMSprop) or inside the maximum
     (Adamax), so there it is zero. torch's momentum multiplies the velocity by the learning rate instead of

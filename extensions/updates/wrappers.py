@@ -1,0 +1,327 @@
+"""Rules around rules: averages of the parameters, decay, gradients of several calls, clipped elements.
+
+    rule -> averaged, decayed, accumulated, clipped_by_value -> rule
+
+Imported as part of ``synk.extensions.updates``, as is `clipped`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from synk.extensions.gradients import gradients_in, listed, reduced
+from synk.extensions.updates.parts import (
+    Updates,
+    check_common,
+    check_decays,
+    check_scalars,
+    is_weight,
+    replaced,
+    scalars,
+)
+from synk.values.checks import checked_count
+
+
+class Averaged:
+    """A rule that keeps a decaying average of the parameters beside them; `averaged` makes it.
+
+    Attributes
+    ----------
+    averages : dict of shared variable to shared variable
+        Of each parameter that the rule was called with, its average.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> rule = updates.averaged(updates.sgd, decay=0.5)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=0.1)
+    >>> loss = step([1.0, 3.0])  # from 1 to 0.8, by a gradient of 2
+    >>> print(rule.averages[w].get_value().round(4))
+    0.9
+    """
+
+    def __init__(self, rule: Callable[..., Updates], decay: Any) -> None:
+        self.rule, self.decay = rule, decay
+        self.averages: dict[Any, Any] = {}
+
+    def __call__(self, loss: Any, params: Any, **options: Any) -> Updates:
+        """Return the updates of the rule, and those of the averages."""
+        params = listed(params)
+        made = self.rule(loss, params, **options)
+        check_common(made, "averaged")
+        new: dict[Any, Any] = dict(made.param_updates)
+        pairs = []
+        for param in params:
+            average = pytensor.shared(
+                param.get_value(), shape=param.type.shape, name=f"{param.name or 'param'}_average"
+            )
+            keep, take = scalars(param.dtype, self.decay, 1 - self.decay)
+            pairs.append((average, keep * average + take * new.get(param, param)))
+            self.averages[param] = average
+        return made._replace(param_updates=[*made.param_updates, *pairs])
+
+    def evaluated(self, outputs: Any) -> Any:
+        """Return a graph, or a list of them, with the averages in the place of the parameters.
+
+        Parameters
+        ----------
+        outputs : PyTensor tensor, or list of them
+
+        Returns
+        -------
+        PyTensor tensor, or list of them
+
+        Raises
+        ------
+        ValueError
+            None of the outputs depends on a parameter that the rule was called with.
+        """
+        several = isinstance(outputs, list | tuple)
+        graphs = list(outputs) if several else [outputs]
+        read = set(ancestors(graphs))
+        present = {param: average for param, average in self.averages.items() if param in read}
+        if not present:
+            raise ValueError(
+                f"{[str(one) for one in graphs]} depend on none of the averaged parameters "
+                f"{[str(one) for one in self.averages]}; make the step first, of the same network"
+            )
+        graphs = graph_replace(graphs, present, strict=False)
+        return graphs if several else graphs[0]
+
+
+def averaged(rule: Callable[..., Updates], decay: Any = 0.999) -> Averaged:
+    """Return an update rule that does what `rule` does, and averages the parameters over its steps.
+
+    Each step does ``a := decay * a + (1 - decay) * p`` with the new ``p``; the averages begin as the
+    parameters are when the step is made. A network with the averages for parameters often does better than
+    with the last ones: ``evaluated`` puts them into graphs. They are in ``step.state``, so checkpoints have
+    them. Running statistics of batch normalisation are those of the parameters, and are not averaged again.
+
+    Parameters
+    ----------
+    rule : callable
+        As those of this module.
+    decay : scalar
+        In ``[0, 1)``: about the last ``1 / (1 - decay)`` steps count.
+
+    Returns
+    -------
+    Averaged
+        ``rule(loss, params, **options)``; its ``averages`` are a dict, ``evaluated(outputs)`` returns graphs.
+
+    Raises
+    ------
+    ValueError
+        `decay` is no scalar, or outside of ``[0, 1)``.
+
+    References
+    ----------
+    Polyak and Juditsky (1992), doi:10.1137/0330046; with a decaying mean, as in Kingma and Ba (2014),
+    arXiv:1412.6980, section 7.2.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> rule = updates.averaged(updates.sgd, decay=0.5)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=0.1)
+    >>> test = synk.function([x], rule.evaluated((w * x).mean()))
+    >>> loss = step([1.0, 3.0])  # from 1 to 0.8, by a gradient of 2
+    >>> print(test([1.0, 3.0]).round(4))  # of the mean of both
+    1.8
+    """
+    check_decays(decay=decay)
+    return Averaged(rule, decay)
+
+
+def decayed(
+    rule: Callable[..., Updates], weight_decay: Any, *, decays: Callable[[Any], bool] = is_weight
+) -> Callable[..., Updates]:
+    """Return an update rule that does what `rule` does, and lets weights decay beside it.
+
+    Each step does ``p := p' - learning_rate * weight_decay * p`` for weights, where ``p'`` is what `rule`
+    makes of ``p``. Biases, and scales and shifts of normalisation, stay out of it: a penalty on them keeps no
+    function simple. Of `adam` it makes `adamw`, which lets all parameters decay.
+
+    Where some parameters decay and some do not, they follow two rules, and every rank updates all of them;
+    ``step.explain()`` says so.
+
+    Parameters
+    ----------
+    rule : callable
+        As those of this module, with an option ``learning_rate``.
+    weight_decay : scalar
+        The share of a weight that it loses in a step, times the learning rate.
+    decays : callable
+        ``decays(param)`` says whether a parameter decays; by default those of two axes or more.
+
+    Returns
+    -------
+    callable
+        ``rule(loss, params, **options)``.
+
+    Raises
+    ------
+    ValueError
+        `weight_decay` is no scalar; when the rule is called, it has no learning rate.
+
+    References
+    ----------
+    Loshchilov and Hutter (2017), arXiv:1711.05101; biases left out as in He and others (2018),
+    arXiv:1812.01187, section 3.1.
+
+    Examples
+    --------
+    >>> x, w, b = pt.vector("x"), pytensor.shared(np.ones((1, 1)), name="w"), pytensor.shared(1.0, name="b")
+    >>> rule = updates.decayed(updates.sgd, weight_decay=0.5)
+    >>> step = train.make_train_function((w.sum() * x + b).mean(), [w, b], [x], rule, learning_rate=0.1)
+    >>> loss = step([1.0, 3.0])  # the gradients are 2 and 1
+    >>> print(w.get_value().round(4), b.get_value().round(4))
+    [[0.75]] 0.9
+    """
+    check_scalars(weight_decay=weight_decay)
+
+    def with_decay(loss: Any, params: Any, **options: Any) -> Updates:
+        params = listed(params)
+        rate = options.get("learning_rate", _default_rate(rule))
+        if rate is None:
+            raise ValueError("decayed finds no learning_rate of its rule; pass it by name, learning_rate=...")
+        made = rule(loss, params, **options)
+        check_common(made, "decayed")
+        shrinking = {param for param in params if decays(param)}
+        pairs = []
+        for variable, new in made.param_updates:
+            if variable in shrinking:
+                [shrink] = scalars(variable.dtype, rate * weight_decay)
+                new = new - shrink * variable
+            pairs.append((variable, new))
+        return made._replace(param_updates=pairs)
+
+    return with_decay
+
+
+def accumulated(rule: Callable[..., Updates], n_calls: int) -> Callable[..., Updates]:
+    """Return an update rule that takes one step of `rule` in so many calls, along their mean gradient.
+
+    Between, parameters and the state of the rule stay as they are; the sum of the gradients is part of
+    ``step.state``, and so is the number of calls. If all calls have equally many rows, a step is that of one
+    call with all of their rows. `clipped` belongs inside, ``accumulated(clipped(adam, 1.0), 4)``, and clips
+    the mean; a schedule that counts inside counts steps, one outside counts calls.
+
+    Slices of a call, ``num_slices``, are for batches that do not fit into memory; this is for rows that the
+    script does not have at once. Ranks add up their gradients in each call, and every rank keeps the sum.
+
+    Parameters
+    ----------
+    rule : callable
+        As those of this module.
+    n_calls : int
+        Positive.
+
+    Returns
+    -------
+    callable
+        ``rule(loss, params, **options)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n_calls` is no integer, or not positive.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> rule = updates.accumulated(updates.sgd, 2)
+    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=0.1)
+    >>> for rows in ([1.0, 3.0], [4.0, 4.0]):  # gradients of 2 and 4
+    ...     loss = step(rows)
+    ...     print(w.get_value().round(4))
+    1.0
+    0.7
+    """
+    n_calls = checked_count("n_calls", n_calls)
+
+    def with_sum(loss: Any, params: Any, **options: Any) -> Updates:
+        made = rule(loss, params, **options)
+        check_common(made, "accumulated")
+        flat = made.flat_gradient
+        total = pytensor.shared(np.zeros_like(flat.get_value(borrow=True)), name="gradient_of_calls")
+        calls = pytensor.shared(np.asarray(0, "int64"), name="calls")
+        so_far, is_last = total + reduced(flat), pt.eq(calls + 1, n_calls)
+        variables, values = zip(*made.param_updates, strict=True)
+        values = replaced(values, {reduced(flat): so_far}, "accumulated")
+        pairs = [
+            (variable, pt.switch(is_last, value, variable))
+            for variable, value in zip(variables, values, strict=True)
+        ]
+        pairs.append((total, pt.switch(is_last, pt.zeros_like(so_far), so_far)))
+        pairs.append((calls, pt.switch(is_last, pt.zeros_like(calls), calls + 1)))
+        return made._replace(param_updates=pairs)
+
+    return with_sum
+
+
+def clipped_by_value(rule: Callable[..., Updates], limit: Any) -> Callable[..., Updates]:
+    """Return an update rule that does what `rule` does, with every element of the gradient within a limit.
+
+    In the place of ``g``, the rule reads ``min(max(g, -limit), limit)``, of the gradient over the rows of all
+    slices and ranks. It changes the direction, which `clipped` keeps; of both, `clipped` comes first.
+
+    Parameters
+    ----------
+    rule : callable
+        As those of this module.
+    limit : scalar
+        Positive.
+
+    Returns
+    -------
+    callable
+        ``rule(loss, params, **options)``.
+
+    Raises
+    ------
+    ValueError
+        `limit` is no scalar, or not positive.
+
+    References
+    ----------
+    Mikolov (2012), "Statistical language models based on neural networks", thesis, Brno, section 3.2.2.
+
+    Examples
+    --------
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array([1.0, 1.0]), name="w")
+    >>> rule = updates.clipped_by_value(updates.sgd, 0.5)
+    >>> loss = (w[0] * x).mean() + 0.1 * w[1]
+    >>> step = train.make_train_function(loss, [w], [x], rule, learning_rate=1.0)
+    >>> loss = step([1.0, 3.0])  # the gradient is 2 and 0.1
+    >>> print(w.get_value().round(4))
+    [0.5 0.9]
+    """
+    check_scalars(limit=limit)
+    if isinstance(limit, int | float | np.number) and not limit > 0:
+        raise ValueError(f"limit={limit} is not positive; pass what elements of the gradient may have")
+
+    def within(loss: Any, params: Any, **options: Any) -> Updates:
+        made = rule(loss, params, **options)
+        check_common(made, "clipped_by_value")
+        variables, values = zip(*made.param_updates, strict=True)
+        [most] = scalars(made.flat_gradient.dtype, limit)
+        inside = {g: pt.clip(g, -most, most) for g in gradients_in(values, made.flat_gradient)}
+        values = replaced(values, inside, "clipped_by_value")
+        return made._replace(param_updates=list(zip(variables, values, strict=True)))
+
+    return within
+
+
+def _default_rate(rule: Callable[..., Any]) -> Any:
+    """Return the learning rate that a rule has by default; None if it has none."""
+    parameter = inspect.signature(rule).parameters.get("learning_rate")
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
