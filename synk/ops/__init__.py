@@ -1,7 +1,7 @@
 """Symbolic operations of neural networks on PyTensor variables, with gradients.
 
     conv2d      conv_transpose2d  max_pool2d  avg_pool2d  global_avg_pool2d
-    batch_norm  layer_norm        relu        dropout     softmax_cross_entropy
+    batch_norm  group_norm        layer_norm  relu        dropout     softmax_cross_entropy
     all_reduce  all_sum           all_gather  broadcast   reduce_scatter
 
 Arrays of images have the axes (images, channels, height, width). Each Op is defined in plain NumPy, and
@@ -20,6 +20,7 @@ from synk.ops.conv_transpose import conv_transpose2d
 from synk.ops.convolve import conv2d
 from synk.ops.cross_entropy import softmax_cross_entropy
 from synk.ops.dropout import dropout
+from synk.ops.group_norm import group_norm
 from synk.ops.layer_norm import layer_norm
 from synk.ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 
@@ -35,6 +36,7 @@ __all__ = [
     "conv_transpose2d",
     "dropout",
     "global_avg_pool2d",
+    "group_norm",
     "layer_norm",
     "max_pool2d",
     "reduce_scatter",

@@ -211,6 +211,10 @@ class BatchNorm(BatchNormOp):
         check_layout(layout)
         self.eps, self.relu, self.image_layout = float(eps), bool(relu), layout
 
+    def rectified(self) -> BatchNorm:
+        """Return the same Op with ``y`` rectified."""
+        return BatchNorm(self.eps, True, self.layout)
+
     def check_inputs(self, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
         """Return the inputs as variables; raise an error if their dtypes or lengths do not fit each other."""
         x = float_tensor("x", x, (2, 4))
@@ -267,6 +271,10 @@ class BatchNormGradient(BatchNormOp):
     def __init__(self, relu: bool = False, layout: str = "NCHW"):
         check_layout(layout)
         self.relu, self.image_layout = bool(relu), layout
+
+    def rectified(self) -> BatchNormGradient:
+        """Return the same Op for a result that is rectified."""
+        return BatchNormGradient(True, self.layout)
 
     def make_node(self, gy, x, gamma, beta, mean, inv_std):
         x = float_tensor("x", x, (2, 4))

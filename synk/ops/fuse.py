@@ -1,6 +1,6 @@
 """Rewrites that join a bias and a rectifier with the Op before them.
 
-    relu(BatchNorm(x))                      -> BatchNorm{relu}(x)
+    relu(BatchNorm(x))                      -> BatchNorm{relu}(x), and of a GroupNorm
     BatchNormGradient(where(y > 0, g, 0))   -> BatchNormGradient{relu}(g), for the y of such a BatchNorm
     Conv2d(x, w) + bias of each channel     -> Conv2d(x, w, bias)
     relu(Conv2d(x, w, ...))                 -> Conv2d{relu}(x, w, ...)
@@ -23,36 +23,39 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 from synk.ops.convolve import Conv2d
+from synk.ops.group_norm import GroupNorm, GroupNormGradient
 
 POSITION = 48.3
 
+# Norms whose kernels rectify, by their gradients: all have the same order of inputs and outputs.
+NORMS: dict[type, Any] = {BatchNormGradient: BatchNorm, GroupNormGradient: GroupNorm}
+
 
 @node_rewriter([Elemwise])
-def relu_after_batch_norm(fgraph, node):
-    """Replace the rectifier of a batch norm by a batch norm whose kernel rectifies."""
-    norm = _rectified_producer(fgraph, node, BatchNorm)
+def relu_after_norm(fgraph, node):
+    """Replace the rectifier of a norm by a norm whose kernel rectifies."""
+    norm = _rectified_producer(fgraph, node, tuple(NORMS.values()))
     if norm is None:
         return None
-    op = BatchNorm(norm.op.eps, relu=True, layout=norm.op.layout)
-    y, *statistics = op(*norm.inputs, return_list=True)
+    y, *statistics = norm.op.rectified()(*norm.inputs, return_list=True)
     copy_stack_trace(node.outputs[0], y)
     # The new node computes the statistics, too, so that nothing reads the old node any more.
     return dict(zip([node.outputs[0], *norm.outputs[1:]], [y, *statistics], strict=True))
 
 
-@node_rewriter([BatchNormGradient])
-def mask_of_batch_norm_gradient(fgraph, node):
-    """Replace the mask of the gradient of a rectified batch norm: the kernel computes the sign of y again."""
+@node_rewriter(list(NORMS))
+def mask_of_norm_gradient(fgraph, node):
+    """Replace the mask of the gradient of a rectified norm: the kernel computes the sign of y again."""
     masked, *rest = node.inputs
     if node.op.relu or len(fgraph.clients[masked]) > 1:
         return None
     gradient, y = parts_of_mask(masked)
     forward = None if y is None else y.owner
-    if forward is None or not isinstance(forward.op, BatchNorm) or not forward.op.relu:
+    if forward is None or not isinstance(forward.op, NORMS[type(node.op)]) or not forward.op.relu:
         return None
     if y is not forward.outputs[0] or rest != [*forward.inputs, *forward.outputs[1:]]:
         return None
-    results = BatchNormGradient(relu=True, layout=node.op.layout)(gradient, *rest, return_list=True)
+    results = node.op.rectified()(gradient, *rest, return_list=True)
     copy_stack_trace(node.outputs, results)
     return results
 
@@ -87,7 +90,7 @@ def relu_after_convolution(fgraph, node):
     return [y]
 
 
-def _rectified_producer(fgraph: Any, node: Any, kind: type) -> Any:
+def _rectified_producer(fgraph: Any, node: Any, kind: Any) -> Any:
     """Return the node of Op class ``kind`` whose output ``node`` rectifies; None if it has other readers."""
     if not isinstance(node.op.scalar_op, ReLU):
         return None
@@ -95,7 +98,7 @@ def _rectified_producer(fgraph: Any, node: Any, kind: type) -> Any:
     return None if found is None or found.op.relu else found
 
 
-def producer_read_once(fgraph: Any, variable: Any, kind: type) -> Any:
+def producer_read_once(fgraph: Any, variable: Any, kind: Any) -> Any:
     """Return the node of Op class ``kind`` whose first output is ``variable``, if that has one reader."""
     node = variable.owner
     made = node is not None and isinstance(node.op, kind) and variable is node.outputs[0]
@@ -142,8 +145,8 @@ def register() -> None:
     rewriters = (
         bias_after_convolution,
         relu_after_convolution,
-        relu_after_batch_norm,
-        mask_of_batch_norm_gradient,
+        relu_after_norm,
+        mask_of_norm_gradient,
     )
     for position, rewriter in enumerate(rewriters):
         sequence.register(rewriter.__name__, dfs_rewriter(rewriter), "fast_run", position=position)

@@ -7,17 +7,20 @@ its gradient: LayerNormGradient(gy, x, gamma, mean, inv_std) -> gx, ggamma, gbet
 from typing import Any
 
 import numpy as np
-from pytensor.gradient import DisconnectedType
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.tensor.type import TensorType
 
 from synk.compile.tables import Width
-from synk.ops.checks import common_length, float_tensor, same_shape
+from synk.ops.checks import common_length, float_tensor, named, same_shape
+from synk.ops.composed import partial_derivatives
 from synk.ops.kernel_op import KernelOp
 from synk.ops.kernels.choose import norm_kernels
 from synk.ops.kernels.plain_norm import PlainNorm
 
 
+@named
 def layer_norm(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5) -> Any:
     """Normalise over the last axes to mean 0 and variance 1, then scale and shift.
 
@@ -101,19 +104,18 @@ class LayerNorm(KernelOp):
                 "the statistics of layer_norm are not differentiated; compute them by x.mean and x.var"
             )
         x, gamma, _ = inputs
-        return LayerNormGradient(self.n_axes)(gy, x, gamma, *outputs[1:], return_list=True)
+        return LayerNormGradient(self.n_axes, self.eps)(gy, x, gamma, *outputs[1:], return_list=True)
 
 
 class LayerNormGradient(KernelOp):
-    """The gradient of `LayerNorm` for its three inputs."""
+    """The gradient of `LayerNorm` for its three inputs; ``eps`` is there for derivatives of this gradient."""
 
-    __props__ = ("n_axes",)
+    __props__ = ("n_axes", "eps")
     provider, plain = staticmethod(norm_kernels), PlainNorm(np)
     width = Width(takes=(0, 1), requires=(0, 1), gives=(0,))
-    differentiated = "layer_norm"
 
-    def __init__(self, n_axes: int):
-        self.n_axes = int(n_axes)
+    def __init__(self, n_axes: int, eps: float):
+        self.n_axes, self.eps = int(n_axes), float(eps)
 
     def make_node(self, gy, x, gamma, mean, inv_std):
         x, (gamma,), last = _inputs(self.n_axes, x, gamma=gamma)
@@ -140,6 +142,26 @@ class LayerNormGradient(KernelOp):
         for rows in (mean, inv_std):
             if rows.shape != leading:
                 raise ValueError(f"one number a row has shape {leading}, not {rows.shape}")
+
+    def connection_pattern(self, node):
+        return [[True] * 3] * 3 + [[False] * 3] * 2
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Differentiate the formula: the statistics follow from x, and have no derivatives of their own."""
+        found = partial_derivatives(self.formula, inputs[:3], cotangents)
+        return [*found, disconnected_type(), disconnected_type()]
+
+    def formula(self, gy: Any, x: Any, gamma: Any) -> list[Any]:
+        """Return the three gradients by elementwise Ops and sums."""
+        first = x.type.ndim - self.n_axes
+        lead, last = list(range(first)), list(range(first, x.type.ndim))
+        centred = x - x.mean(axis=last, keepdims=True)
+        variance = pt.sqr(centred).mean(axis=last, keepdims=True)
+        inv_std = 1 / pt.sqrt(variance + np.asarray(self.eps, x.type.dtype))
+        h, slopes = centred * inv_std, gy * gamma
+        product = (slopes * h).mean(axis=last, keepdims=True)
+        gx = inv_std * (slopes - slopes.mean(axis=last, keepdims=True) - h * product)
+        return [gx, (gy * h).sum(axis=lead), gy.sum(axis=lead)]
 
 
 def _inputs(n_axes: int, x: Any, **parameters: Any) -> tuple[Any, list[Any], tuple[int | None, ...]]:

@@ -17,6 +17,7 @@ from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
 from synk.ops.conv_transpose import ConvTranspose2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 from synk.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
+from synk.ops.group_norm import GroupNorm, GroupNormGradient
 from synk.ops.kernel_op import KernelOp
 from synk.ops.layer_norm import LayerNorm, LayerNormGradient
 from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
@@ -42,6 +43,8 @@ OPS: dict[type, RowByRow] = {
     AvgPool2d: RowByRow((0,), (ROWS,)),
     AvgPool2dGradient: RowByRow((0,), (ROWS,)),
     GlobalAvgPool2d: RowByRow((0,), (ROWS,)),
+    GroupNorm: RowByRow((0,), (ROWS, ROWS, ROWS)),
+    GroupNormGradient: RowByRow((0, 1, 4, 5), (ROWS, SUM, SUM)),
     LayerNorm: RowByRow((0,), (ROWS, ROWS, ROWS)),
     LayerNormGradient: RowByRow((0, 1, 3, 4), (ROWS, SUM, SUM)),
     BatchNorm: RowByRow((0,), (ROWS, STATISTIC, STATISTIC)),

@@ -93,6 +93,7 @@ BASES = {
     "ImageGradient",
     "KernelOp",
     "BatchNormOp",
+    "GroupNormOp",
     "LayoutOp",
     "ConvolutionOp",
     "ConvolutionGradient",
@@ -118,6 +119,8 @@ OF_OURS = {
         "Conv2d",
         "ConvTranspose2d",
         "GlobalAvgPool2d",
+        "GroupNorm",
+        "GroupNormGradient",
         "LayerNorm",
     }
     | {"LayerNormGradient", "MaxPool2d", "SoftmaxCrossEntropy"}
@@ -128,7 +131,15 @@ OF_OURS = {
     # Products are counted; what passes over memory has next to no arithmetic.
     "flops_of": {"After", CollectiveOp, Mark, *ROWS}
     | {"AvgPool2d", "AvgPool2dGradient", "BatchNorm", "BatchNormGradient"}
-    | {"GlobalAvgPool2d", "LayerNorm", "LayerNormGradient", "MaxPool2d", "MaxPool2dGradient"}
+    | {
+        "GlobalAvgPool2d",
+        "GroupNorm",
+        "GroupNormGradient",
+        "LayerNorm",
+        "LayerNormGradient",
+        "MaxPool2d",
+        "MaxPool2dGradient",
+    }
     | {"SoftmaxCrossEntropy", "SoftmaxCrossEntropyGradient"},
 }
 

@@ -77,6 +77,15 @@ def convolved(size=(4, 7, 8), outputs=6, kernel=(3, 3), groups=1, **geometry):
     )
 
 
+def normalised(shape, groups):
+    """Group norm of images, or of what has fewer axes."""
+    return Case(
+        lambda x, g, b: ops.group_norm(x, g, b, groups),
+        lambda x, g, b: functional.group_norm(x, groups, g, b),
+        *(draw(shape) * 2 + 1, draw(shape[1], seed=1), draw(shape[1], seed=2)),
+    )
+
+
 CASES = {
     "transposed": transposed(),
     "transposed, twice as large": transposed(kernel=(2, 2), stride=2),
@@ -100,6 +109,18 @@ CASES = {
     "convolution, each channel apart": convolved(outputs=4, groups=4),
     "convolution, windows of a pixel": convolved(kernel=(1, 1)),
     "convolution, pixels passed over": convolved(kernel=(1, 1), stride=2),
+    "group norm": normalised((3, 6, 5, 4), 2),
+    "group norm, one group": normalised((3, 6, 5, 4), 1),
+    "group norm, of instances": normalised((3, 4, 9, 7), 4),
+    "group norm, many channels": normalised((2, 64, 6, 5), 8),
+    "group norm, many pixels": normalised((2, 4, 40, 50), 2),
+    "group norm of lines": normalised((3, 6, 11), 3),
+    "group norm of rows": normalised((5, 12), 3),
+    "layer norm": Case(
+        ops.layer_norm,
+        lambda x, g, b: functional.layer_norm(x, g.shape, g, b),
+        *(draw((4, 5, 7)) * 2 + 1, draw((5, 7), seed=1), draw((5, 7), seed=2)),
+    ),
 }
 
 

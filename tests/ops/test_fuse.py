@@ -6,10 +6,11 @@ from pytensor.tensor.elemwise import Elemwise
 
 from support.cases.op_checks import draw, ops_of
 from synk.compile import ArrayLinker, array_mode
-from synk.ops import batch_norm, conv2d, relu
+from synk.ops import batch_norm, conv2d, group_norm, relu
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 from synk.ops.convolve import Conv2d
+from synk.ops.group_norm import GroupNorm, GroupNormGradient
 
 SHAPE = (3, 4, 6, 5)
 X = pt.tensor4("x", dtype="float64")
@@ -37,7 +38,9 @@ def compiled(outputs, updates=()):
     for result, expected in zip(fused(*VALUES), plain(*VALUES), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
     rectified = [
-        op.relu for op in ops_of(plain, BatchNorm | BatchNormGradient | Conv2d) if hasattr(op, "relu")
+        op.relu
+        for op in ops_of(plain, BatchNorm | BatchNormGradient | Conv2d | GroupNorm | GroupNormGradient)
+        if hasattr(op, "relu")
     ]
     assert not any(rectified)
     return fused
@@ -65,6 +68,13 @@ def test_and_its_mask_into_the_gradient():
     function = compiled([y, *pytensor.grad((y * pt.sin(y)).sum(), [X, GAMMA, BETA])])
     assert rectifies(function, BatchNorm) == [True]
     assert rectifies(function, BatchNormGradient) == [True]
+    assert relus(function) == 0
+
+
+def test_a_rectifier_and_its_mask_are_drawn_into_the_group_norm():
+    y = relu(group_norm(X, GAMMA, BETA, 2))
+    function = compiled([y, *pytensor.grad((y * pt.sin(y)).sum(), [X, GAMMA, BETA])])
+    assert rectifies(function, GroupNorm) == rectifies(function, GroupNormGradient) == [True]
     assert relus(function) == 0
 
 

@@ -65,6 +65,8 @@ def with_gradients(value, *parameters):
         (lambda: ops.avg_pool2d(images, 2), []),
         (lambda: ops.global_avg_pool2d(images), []),
         (lambda: ops.relu(x), []),
+        (lambda: ops.group_norm(images, gamma, beta, 3), [gamma, beta]),
+        (lambda: ops.group_norm(x, gamma, beta, 1), [gamma, beta]),
         (lambda: ops.layer_norm(x, gamma, beta), [gamma, beta]),
         (lambda: ops.layer_norm(images[:, :, :3, :3], plane, plane), [plane]),
         (lambda: ops.softmax_cross_entropy(x, labels), []),
@@ -78,9 +80,17 @@ def test_a_layer_goes_row_by_row_and_its_gradients_are_sums(layer, parameters):
     assert met == [0, 0]
 
 
-def test_second_derivatives_are_those_of_one_process():
-    """A penalty on gradients for the images goes through all three Ops of a convolution, on every rank."""
-    y = ops.conv_transpose2d(ops.conv2d(images, filters), filters)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        # A penalty on gradients for the images goes through all three Ops of a convolution.
+        lambda y: ops.conv_transpose2d(y, filters),
+        lambda y: ops.group_norm(y, gamma, beta, 3, eps=0.1),
+        lambda y: ops.layer_norm(y[:, :, :3, :3], plane, plane, eps=0.1),
+    ],
+)
+def test_second_derivatives_are_those_of_one_process(layer):
+    y = layer(ops.conv2d(images, filters))
     (gradient,) = pytensor.grad((y**3).sum(), [images])
     penalty = (gradient**2).sum()
     modes, *_ = compared([penalty, *pytensor.grad(penalty, [images, filters])], ROWS + FEW)

@@ -25,6 +25,8 @@ IMAGE, FILTERS = normal((2, 4, 4, 3)), normal((4, 2, 2, 2), 1)
 CASES = {
     "convolution": (convolved, IMAGE, FILTERS),
     "transposed convolution": (transposed, IMAGE, FILTERS),
+    "group norm": (lambda *v: ops.group_norm(*v, groups=2, eps=0.1), IMAGE, normal(4, 2), normal(4, 3)),
+    "layer norm": (lambda *v: ops.layer_norm(*v, eps=0.1), IMAGE, normal((4, 3), 2), normal((4, 3), 3)),
 }
 
 

@@ -60,5 +60,5 @@ def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
 
 
 def norm_kernels(xp: ModuleType, dtype: str) -> Any:
-    """Return a provider of batch norm, layer norm, cross-entropy, and their gradients."""
+    """Return a provider of batch, group and layer norm, cross-entropy, and their gradients."""
     return PROVIDERS.get(xp.__name__, PLAIN).norms(xp, dtype)

@@ -1,4 +1,4 @@
-"""Batch norm, layer norm and cross-entropy in array operations, for NumPy and for modules like it.
+"""Batch, group and layer norm and cross-entropy in array operations, for NumPy and for modules like it.
 
 This module defines the results; the loops in C compute the same where there is a compiler, and fall back to
 it. Each method returns an implementation that takes ``out=``: for several results a tuple, with None for each
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from synk.ops.kernels.provider import Provider
+from synk.ops.kernels.window import lengths
 
 
 class PlainNorm(Provider):
-    """The provider in array operations: batch norm, layer norm, cross-entropy."""
+    """The provider in array operations: batch, group and layer norm, cross-entropy."""
 
     def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
         """Return forward ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``, by statistics of the batch.
@@ -64,6 +65,55 @@ class PlainNorm(Provider):
             offset, slope = ((gbeta / n).astype(x.dtype), (ggamma / n * inv_std).astype(x.dtype))
             gx = (gamma * inv_std)[spread] * (g - offset[spread] - deviation * slope[spread])
             return deliver(out, x.dtype, gx, ggamma, gbeta)
+
+        return backward
+
+    def group_norm(self, eps: float, groups: int, relu: bool, layout: str) -> Callable:
+        """Return forward ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``, by statistics of each image.
+
+        A group is ``channels / groups`` channels, side by side, and all pixels of an image; mean and inv_std
+        have the shape (images, groups), gamma and beta (channels,). x has four axes in the order of
+        ``layout``; ``relu`` is that of `batch_norm`.
+        """
+        xp = self._xp
+
+        def forward(x, gamma, beta, out=None):
+            view = Grouped(layout, groups, x.shape)
+            parts = x.reshape(view.shape)
+            mean, variance = moments(parts, view.axes)
+            inv_std = (1 / xp.sqrt(variance + eps)).astype(x.dtype, copy=False)
+            y = view.normalised(parts, gamma, beta, mean, inv_std)
+            if relu:
+                y = xp.where(y < 0, x.dtype.type(0), y)
+            return deliver(out, x.dtype, y.reshape(x.shape), mean, inv_std)
+
+        return forward
+
+    def group_norm_gradient(self, groups: int, relu: bool, layout: str) -> Callable:
+        """Return backward ``f(gy, x, gamma, beta, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
+
+        With ``h = (x - mean) * inv_std``, and g as that of `batch_norm_gradient`::
+
+            ggamma = Σ g * h        gbeta = Σ g        (over images and pixels)
+            gx = inv_std * (g * gamma - mean(g * gamma) - h * mean(g * gamma * h))        (means of a group)
+        """
+        xp = self._xp
+
+        def backward(gy, x, gamma, beta, mean, inv_std, out=None):
+            view = Grouped(layout, groups, x.shape)
+            parts, g = x.reshape(view.shape), gy.reshape(view.shape)
+            if relu:
+                y = view.normalised(parts, gamma, beta, mean, inv_std)
+                g = xp.where(y > 0, g, gy.dtype.type(0))
+            n = max(1, x.size // max(1, mean.size))
+            h = (parts - view.by_group(mean)) * view.by_group(inv_std)
+            slopes = g * view.by_channel(gamma)
+            offset = view.by_group(slopes.sum(view.axes, dtype="float64") / n)
+            slope = view.by_group((slopes * h).sum(view.axes, dtype="float64") / n)
+            gx = view.by_group(inv_std) * (slopes - offset.astype(x.dtype) - h * slope.astype(x.dtype))
+            over = view.over_images
+            ggamma, gbeta = (v.sum(over, dtype="float64").reshape(gamma.shape) for v in (g * h, g))
+            return deliver(out, x.dtype, gx.reshape(x.shape), ggamma, gbeta)
 
         return backward
 
@@ -146,6 +196,40 @@ class PlainNorm(Provider):
             return result
 
         return backward
+
+
+class Grouped:
+    """A view of images with the channels of a group on an axis of their own, from the shape of the images.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (images, groups, channels of a group, pixels) or, with channels last, (images, pixels, groups,
+        channels of a group).
+    axes, over_images : tuple of int
+        The axes of ``shape`` that a group has, and those over which one channel is summed.
+    """
+
+    def __init__(self, layout: str, groups: int, shape: tuple[int, ...]):
+        images, channels, height, width = lengths(layout, shape)
+        pixels, members = height * width, channels // groups
+        self._first = layout == "NCHW"
+        self.shape = (images, groups, members, pixels) if self._first else (images, pixels, groups, members)
+        self.axes, self.over_images = ((2, 3), (0, 3)) if self._first else ((1, 3), (0, 1))
+        self._of_channels = (groups, members, 1) if self._first else (groups, members)
+
+    def by_group(self, values: Any) -> Any:
+        """Return values of the shape (images, groups) such that they broadcast over ``shape``."""
+        return values[:, :, None, None] if self._first else values[:, None, :, None]
+
+    def by_channel(self, values: Any) -> Any:
+        """Return a vector, one value a channel, such that it broadcasts over ``shape``."""
+        return values.reshape(self._of_channels)
+
+    def normalised(self, parts: Any, gamma: Any, beta: Any, mean: Any, inv_std: Any) -> Any:
+        """Return images of ``shape``, normalised; backward calls it, too, so that signs agree."""
+        scale = self.by_channel(gamma) * self.by_group(inv_std)
+        return (parts - self.by_group(mean)) * scale + self.by_channel(beta)
 
 
 def channel_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple]:

@@ -80,6 +80,44 @@ def batch_norm_gradient(gy, x, gamma, beta, mean, inv_std, relu, layout):
     return (gamma * inv_std)[over] * rest, (g * h).sum(axes), g.sum(axes)
 
 
+def by_group(groups, layout, shape):
+    """Return a function that makes images (images, groups, channels of one, pixels), and its inverse."""
+    order = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2)
+    first = [shape[k] for k in order]
+
+    def split(x):
+        return x.transpose(order).reshape(first[0], groups, first[1] // groups, first[2] * first[3])
+
+    def joined(parts):
+        return np.ascontiguousarray(parts.reshape(first).transpose(np.argsort(order)))
+
+    return split, joined
+
+
+def group_norm(x, gamma, beta, groups, relu, layout):
+    """Return y, mean and inv_std."""
+    split, joined = by_group(groups, layout, x.shape)
+    parts = split(x.astype("float64"))
+    mean, inv_std = parts.mean((2, 3)), 1 / np.sqrt(parts.var((2, 3)) + EPS)
+    h = (parts - mean[:, :, None, None]) * inv_std[:, :, None, None]
+    gamma, beta = (v.reshape(groups, -1, 1) for v in (gamma, beta))
+    y = h * gamma + beta
+    return joined(np.maximum(y, 0) if relu else y), mean, inv_std
+
+
+def group_norm_gradient(gy, x, gamma, beta, mean, inv_std, groups, relu, layout):
+    """Return gx, ggamma and gbeta, of rounded statistics; relu passes where forward's result is positive."""
+    split, joined = by_group(groups, layout, x.shape)
+    gamma, beta = (v.reshape(groups, -1, 1) for v in (gamma, beta))
+    over = (slice(None), slice(None), None, None)
+    passes = (split(x) - mean[over]) * (gamma * inv_std[over]) + beta > 0 if relu else True
+    x, g, gamma, mean, inv_std = (v.astype("float64") for v in (split(x), split(gy), gamma, mean, inv_std))
+    g, h = np.where(passes, g, 0), (x - mean[over]) * inv_std[over]
+    slopes = g * gamma
+    rest = slopes - slopes.mean((2, 3), keepdims=True) - h * (slopes * h).mean((2, 3), keepdims=True)
+    return joined(inv_std[over] * rest), (g * h).sum((0, 3)).ravel(), g.sum((0, 3)).ravel()
+
+
 def layer_norm(x, gamma, beta):
     """Return y, mean and inv_std."""
     axes, over = tuple(range(-gamma.ndim, 0)), (...,) + (None,) * gamma.ndim
@@ -124,6 +162,17 @@ def of_batch_norm(shape, layout, dtype, relu=True):
     return inputs
 
 
+def of_group_norm(shape, groups, layout, dtype, relu):
+    def inputs(provider):
+        gy, x, gamma, beta = batch(5, shape, layout, dtype)
+        forward = provider.group_norm(EPS, groups, relu, layout)
+        _, mean, inv_std = forward(x, gamma, beta)
+        yield forward, (x, gamma, beta)
+        yield provider.group_norm_gradient(groups, relu, layout), (gy, x, gamma, beta, mean, inv_std)
+
+    return inputs
+
+
 def of_layer_norm(provider):
     gy, x, _, _ = batch(3, (40, 3, 5), "NHWC", "float64")
     yield provider.layer_norm(EPS, 2), (x, gy[0], gy[1])
@@ -144,6 +193,8 @@ KERNELS = {
     "batch norm of rows": of_batch_norm((6, 3), "NCHW", "float32", relu=False),
     "batch norm of channels first": of_batch_norm((2, 4, 5, 4), "NCHW", "float32"),
     "batch norm of channels last": of_batch_norm((6, 4, 3, 8), "NHWC", "float64"),
+    "group norm of channels first": of_group_norm((2, 4, 5, 4), 2, "NCHW", "float32", True),
+    "group norm of channels last": of_group_norm((3, 4, 3, 8), 4, "NHWC", "float64", False),
     "layer norm": of_layer_norm,
     "cross-entropy": of_cross_entropy,
 }

@@ -1,6 +1,6 @@
-"""Batch norm, layer norm and cross-entropy of softmax by loops in C; each has a C file of its name.
+"""Batch, group and layer norm and cross-entropy of softmax by loops in C; each has a C file of its name.
 
-arrays -> their lengths as the loop counts them -> batch_norm.c, layer_norm.c, cross_entropy.c -> results
+arrays -> their lengths as the loop counts them -> batch_norm.c and its like -> results
 """
 
 import ctypes
@@ -14,12 +14,14 @@ from synk.ops.kernels.provider import array_for, arrays_for
 
 BATCH_NORM = CFunction("batch_norm", "batch_norm", "aaaaaannnndiaa")
 BATCH_NORM_GRADIENT = CFunction("batch_norm", "batch_norm_gradient", "aaaaaaaaannnniaa")
+GROUP_NORM = CFunction("group_norm", "group_norm", "aaaaaannnnnndiaa")
+GROUP_NORM_GRADIENT = CFunction("group_norm", "group_norm_gradient", "aaaaaaaaannnnnniaa")
 LAYER_NORM = CFunction("layer_norm", "layer_norm", "aaaaaannd")
 LAYER_NORM_GRADIENT = CFunction("layer_norm", "layer_norm_gradient", "aaaaaaaannaa")
 CROSS_ENTROPY = CFunction("cross_entropy", "cross_entropy", "aaaann", ctypes.c_long)
 CROSS_ENTROPY_GRADIENT = CFunction("cross_entropy", "cross_entropy_gradient", "aaaaann", ctypes.c_long)
 
-# At least as many elements as the second pass of batch_norm.c takes at a time. Where channels are the last
+# At least as many elements as the second pass of channels.c takes at a time. Where channels are the last
 # axis, that pass may start at any channel, so the parameters are repeated for as many elements more.
 PIECE = 256
 
@@ -56,6 +58,41 @@ class LoopNorm(PlainNorm):
             gx, ggamma, gbeta = arrays_for(np, out, x.dtype, x.shape, (channels,), (channels,))
             doubles, reals = np.empty(2 * channels), np.empty(5 * width, x.dtype)
             loop(*inputs, gx, ggamma, gbeta, outer, channels, inner, width, relu, doubles, reals)
+            return gx, ggamma, gbeta
+
+        return backward
+
+    def group_norm(self, eps: float, groups: int, relu: bool, layout: str) -> Callable:
+        plain = super().group_norm(eps, groups, relu, layout)
+
+        def forward(x, gamma, beta, out=None):
+            loop = GROUP_NORM.form(x.dtype)
+            if loop is None:
+                return plain(x, gamma, beta, out=out)
+            x, gamma, beta = contiguous(x.dtype, x, gamma, beta)
+            images, (outer, channels, inner, width) = len(x), geometry((1, *x.shape[1:]), layout)
+            by_group = images, groups
+            y, mean, inv_std = arrays_for(np, out, x.dtype, x.shape, by_group, by_group)
+            doubles, reals = np.empty(2 * channels), np.empty(3 * width, x.dtype)
+            sizes = images, outer, channels, inner, groups, width
+            loop(x, gamma, beta, y, mean, inv_std, *sizes, eps, relu, doubles, reals)
+            return y, mean, inv_std
+
+        return forward
+
+    def group_norm_gradient(self, groups: int, relu: bool, layout: str) -> Callable:
+        plain = super().group_norm_gradient(groups, relu, layout)
+
+        def backward(gy, x, gamma, beta, mean, inv_std, out=None):
+            loop = GROUP_NORM_GRADIENT.form(x.dtype)
+            if loop is None:
+                return plain(gy, x, gamma, beta, mean, inv_std, out=out)
+            inputs = contiguous(x.dtype, gy, x, gamma, beta, mean, inv_std)
+            images, (outer, channels, inner, width) = len(x), geometry((1, *x.shape[1:]), layout)
+            gx, ggamma, gbeta = arrays_for(np, out, x.dtype, x.shape, (channels,), (channels,))
+            doubles, reals = np.empty(4 * channels), np.empty(5 * width, x.dtype)
+            sizes = images, outer, channels, inner, groups, width
+            loop(*inputs, gx, ggamma, gbeta, *sizes, relu, doubles, reals)
             return gx, ggamma, gbeta
 
         return backward

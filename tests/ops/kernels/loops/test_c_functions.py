@@ -30,11 +30,14 @@ one, labels = np.ones(3, "float32"), np.array([0, 2])
 pooling = Pooling(Window((2, 2), (2, 2)), "NHWC")
 plain, pool, loops = PlainNorm(np), PlainPool(np), LoopKernels(np)
 _, mean, inv_std = plain.batch_norm(0.1, True, "NHWC")(x, one, one)
+_, *of_groups = plain.group_norm(0.1, 3, True, "NHWC")(x, one, one)
 y, index = pool.max_pool(pooling, "uint8")(x)
 rows = x[0, 0, :2]
 CASES = [
     (plain, "batch_norm", (0.1, True, "NHWC"), (x, one, one)),
     (plain, "batch_norm_gradient", (True, "NHWC"), (x, x, one, one, mean, inv_std)),
+    (plain, "group_norm", (0.1, 3, True, "NHWC"), (x, one, one)),
+    (plain, "group_norm_gradient", (3, True, "NHWC"), (x, x, one, one, *of_groups)),
     (plain, "layer_norm", (0.1, 1), (rows, one, one)),
     (plain, "layer_norm_gradient", (1,), (rows, rows, one, one[:2], one[:2])),
     (plain, "softmax_cross_entropy", (), (rows, labels)),
@@ -134,7 +137,7 @@ def test_a_text_that_does_not_compile_is_an_error(tmp_path):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("file", ["batch_norm", "pool", "layer_norm", "cross_entropy"])
+@pytest.mark.parametrize("file", ["batch_norm", "group_norm", "pool", "layer_norm", "cross_entropy"])
 def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     """Without the vectors of this machine: the plain branches of common.c compile, and are loaded."""
     baseline = Compiler((*find_compiler().command, "-DTEST_OF_BASELINE"))
