@@ -15,15 +15,20 @@ from synk.extensions.layers import (
     AvgPool,
     BatchNorm,
     Conv,
+    ConvTranspose,
     Dense,
     Dropout,
+    Embedding,
     Flatten,
     GlobalAvgPool,
+    Joined,
     Layer,
+    LayerNorm,
     MaxPool,
     ReLU,
     Residual,
     Sequential,
+    summary,
 )
 
 N_ROWS = 12
@@ -94,6 +99,55 @@ def test_dense():
     np.testing.assert_allclose(run(x, layer(x), value), value @ layer.params["W"].get_value() + 3)
     assert list(Dense(5, 2, bias=False, rng=generator()).params) == ["W"]
     assert layer(x).type.shape == (None, 1)
+
+
+def test_dense_works_along_the_last_of_more_axes():
+    x = pt.tensor("x", shape=(None, None, 2, 5), dtype="float64")
+    layer = Dense(5, 3, rng=generator(), dtype="float64")
+    value = np.random.default_rng(1).normal(size=(4, 6, 2, 5))
+    y = layer(x)
+    assert y.type.shape == (None, None, 2, 3)
+    np.testing.assert_allclose(run(x, y, value), value @ layer.params["W"].get_value(), rtol=1e-12)
+
+
+def test_layer_norm_normalises_each_row():
+    x = pt.tensor("x", shape=(None, 3, 5), dtype="float64")
+    layer = LayerNorm(5, eps=1e-3, dtype="float64")
+    gamma, beta = np.arange(1.0, 6), np.arange(5.0)
+    layer.params["gamma"].set_value(gamma)
+    layer.params["beta"].set_value(beta)
+    value = 3 * drawn(x) + 2
+    centred = value - value.mean(-1, keepdims=True)
+    expected = centred / np.sqrt(value.var(-1, keepdims=True) + 1e-3) * gamma + beta
+    np.testing.assert_allclose(run(x, layer(x), value), expected, rtol=1e-9, atol=1e-12)
+    assert layer.training(x)[1] == []
+
+
+def test_embedding_looks_vectors_up():
+    words = pt.lmatrix("words")
+    layer = Embedding(7, 3, rng=generator(), dtype="float64")
+    W, value = layer.params["W"].get_value(), np.array([[6, 0, 6], [1, 1, 2]])
+    y, gradient = run(
+        words, [layer(words), pytensor.grad((layer(words) ** 2).sum(), layer.params["W"])], value
+    )
+    np.testing.assert_array_equal(y, W[value])
+    counts = np.bincount(value.ravel(), minlength=7)
+    np.testing.assert_allclose(gradient, 2 * W * counts[:, None], rtol=1e-12)
+    with pytest.raises(IndexError):
+        run(words, layer(words), [[7]])
+
+
+def test_a_transposed_convolution_takes_its_options():
+    x = images(channels=6)
+    options = {"stride": (2, 3), "padding": 1, "output_padding": (1, 0), "dilation": (1, 2), "groups": 3}
+    layer = ConvTranspose(6, 9, (3, 2), **options, rng=generator(), dtype="float64")
+    W, b = layer.params["W"], layer.params["b"]
+    assert W.get_value().shape == (6, 3, 3, 2)
+    b.set_value(np.arange(9.0))
+    found, expected = run(x, [layer(x), ops.conv_transpose2d(x, W, b, **options)], drawn(x))
+    np.testing.assert_array_equal(found, expected)
+    assert layer(x).type.shape[1:] == found.shape[1:]
+    assert "output_padding=(1, 0)" in repr(layer)
 
 
 def test_a_convolution_takes_its_options():
@@ -272,6 +326,64 @@ def test_residual_adds_branch_and_shortcut():
             np.testing.assert_allclose(run(x, graph, value), expected, rtol=1e-12, atol=1e-14)
 
 
+def test_a_branch_joins_later():
+    x = images(channels=2)
+    branch = Sequential(
+        pool=MaxPool(2),
+        norm=BatchNorm(2, dtype="float64"),
+        up=ConvTranspose(2, 3, 2, stride=2, rng=generator(), dtype="float64"),
+    )
+    joined, value = Joined(branch), drawn(x)
+    y, changes = joined.training(x)
+    assert y.type.shape == (None, 5, 8, 8)
+    found, expected = run(x, [y, branch.training(x)[0]], value)
+    np.testing.assert_array_equal(found[:, :2], value)
+    np.testing.assert_array_equal(found[:, 2:], expected)
+    assert [one.name for one, _ in changes] == ["branch.norm.mean", "branch.norm.var"]
+    shortcut = Joined(branch, Conv(2, 1, 1, rng=generator(), dtype="float64"))
+    assert shortcut(x).type.shape == (None, 4, 8, 8)
+    assert list(shortcut.params)[-2:] == ["shortcut.W", "shortcut.b"]
+
+
+def test_a_summary_has_a_line_a_layer():
+    x = images("float32", channels=1)
+    rng = generator()
+    shared = ReLU()
+    model = Sequential(
+        stem=Conv(1, 4, 3, padding=1, rng=rng),
+        relu=shared,
+        skip=Joined(Sequential(pool=MaxPool(2), up=ConvTranspose(4, 4, 2, stride=2, rng=rng))),
+        again=shared,
+        norm=BatchNorm(8),
+        mean=GlobalAvgPool(),
+        head=Dense(8, 2, rng=rng),
+    )
+    before = repr(model.layers)
+    text = summary(model, x)
+    assert repr(model.layers) == before
+    lines = [line.split() for line in text.splitlines()]
+    assert [line[0] for line in lines[2:-2]] == [
+        *("stem", "relu", "skip.branch.pool", "skip.branch.up", "relu", "norm", "mean", "head"),
+    ]
+    assert "ConvTranspose(4 -> 4, 2 x 2, stride=2) (?, 4, 8, 8)" in " ".join(text.split())
+    assert "(?, 8, 8, 8)" in text
+    counts = {line[0]: line[-2:] for line in lines[2:-2]}
+    assert counts["stem"] == ["40", "160"]
+    assert counts["skip.branch.up"] == ["68", "272"]
+    assert counts["norm"] == ["16", "64"]
+    assert lines[-1] == ["142", "568"]
+    assert model.n_parameters == 142
+    assert summary(Dense(3, 2, rng=rng), matrix(3, "float32")).splitlines()[2].split()[-2:] == ["8", "32"]
+
+
+def test_parameters_of_a_layer_in_two_places_are_counted_once():
+    layer = Dense(4, 4, rng=generator())
+    model = Sequential(first=layer, tanh=pt.tanh, second=layer)
+    lines = [line.split() for line in summary(model, matrix(4, "float32")).splitlines()]
+    assert [line[-2] for line in lines[2:5]] == ["20", "0", "0"]
+    assert lines[-1] == ["20", "80"]
+
+
 def test_a_block_begun_with_zero_gamma_is_its_shortcut():
     x = images(channels=8)
     block = make_block(8, 8, generator())
@@ -363,6 +475,34 @@ def test_running_statistics_are_averaged_over_ranks(module_ranks):
         np.testing.assert_allclose(synk.get_value(rank, norm.state["var"]), expected, rtol=1e-9)
 
 
+def test_steps_of_embeddings_and_joined_branches_equal_those_of_one_process(module_ranks):
+    """Rows that look the same vectors up lie on several ranks."""
+    words, y = pt.tensor("words", shape=(None, 3), dtype="int64"), pt.lvector("y")
+
+    def make():
+        rng, dtype = generator(), "float64"
+        return Sequential(
+            embed=Embedding(5, 4, rng=rng, dtype=dtype),
+            skip=Joined(Dense(4, 2, rng=rng, dtype=dtype), axis=2),
+            norm=LayerNorm(6, dtype=dtype),
+            flat=Flatten(),
+            head=Dense(18, 4, rng=rng, dtype=dtype),
+        )
+
+    alone, spread = make(), make()
+    value, labels = np.random.default_rng(3).integers(0, 5, (7, 3)), np.arange(7) % 4
+    loss = ops.softmax_cross_entropy(alone(words), y).mean()
+    params = list(alone.params.values())
+    descent = [(p, p - 0.1 * g) for p, g in zip(params, pytensor.grad(loss, params), strict=True)]
+    step_alone = pytensor.function([words, y], loss, updates=descent, mode=PLAIN)
+    step = make_step(spread, words, y, learning_rate=0.1)
+    for n_rows in (7, 7, 1):
+        one, other = step(value[:n_rows], labels[:n_rows]), step_alone(value[:n_rows], labels[:n_rows])
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    for mine, expected in zip(spread.params.values(), params, strict=True):
+        np.testing.assert_allclose(mine.get_value(), expected.get_value(), rtol=1e-9, atol=1e-12)
+
+
 def test_steps_without_batch_norm_equal_those_of_one_process(module_ranks):
     """Sums come in another order, and convolutions of fewer images may take other kernels: to 1e-9."""
     x, y = images(), pt.lvector("y")
@@ -443,7 +583,7 @@ def test_a_network_learns_by_heart(module_ranks):
         (
             lambda: Dense(192, 3, rng=generator())(images()),
             ValueError,
-            r"Dense\(192 -> 3\) takes \(rows, units\), but its input has 4 axes",
+            r"Dense\(192 -> 3\) takes 192 units, but its input has 8: .*; put a Flatten\(\) before it",
         ),
         (
             lambda: Dense(4, 3, rng=generator())(matrix(4)),
@@ -456,6 +596,16 @@ def test_a_network_learns_by_heart(module_ranks):
             r"MaxPool\(size=2, .*\) takes \(images, channels, height",
         ),
         (lambda: BatchNorm(3)(pt.ftensor3()), ValueError, r"takes \(images, .*\) or \(rows, units\)"),
+        (lambda: Dense(4, 3, rng=generator())(pt.fvector()), ValueError, r"takes \(rows, ..., units\)"),
+        (lambda: LayerNorm(3)(matrix(4, "float32")), ValueError, r"LayerNorm\(3\) takes 3 units, .* has 4"),
+        (lambda: Embedding(4, 3, rng=generator())(matrix(4)), TypeError, "takes integers, .* is float64"),
+        (
+            lambda: Joined(MaxPool(2))(images()),
+            ValueError,
+            r"the branch gives shape \(None, 3, 4, 4\) and the shortcut \(None, 3, 8, 8\), which differ",
+        ),
+        (lambda: Joined(ReLU(), axis=2)(matrix(4)), ValueError, "joins along axis 2 of shape"),
+        (lambda: ConvTranspose(4, 6, 3, groups=4, rng=generator()), ValueError, "groups=4 does not divide"),
         (lambda: Dense(0, 3, rng=generator()), ValueError, "n_in=0 is not positive"),
         (lambda: Dense(3, 2.0, rng=generator()), TypeError, r"n_out=2.0 is no integer"),
         (lambda: Dense(3, 2, rng=0), TypeError, "rng=0 is no random generator"),
