@@ -46,6 +46,8 @@ from synk.values.errors import SynkTimeout as SynkTimeout
 from synk.values.errors import SynkWarning as SynkWarning
 from synk.values.errors import WorkerDied as WorkerDied
 from synk.values.namesake import warn_of_namesakes as _warn_of_namesakes
+from synk.values.notebooks import Area as _Area
+from synk.values.notebooks import in_notebook as _in_notebook
 
 __version__ = "0.1.0"
 _warn_of_namesakes()
@@ -507,7 +509,7 @@ def topology(file: TextIO | None = None) -> None:
     """Print the CPUs and GPUs of ranks, as a tree of sockets, NUMA nodes with cores and GPUs, and ranks.
 
     A rank stands under the smallest part of the machine that has all CPUs on which it may run; its line names
-    these CPUs and its GPU.
+    these CPUs and its GPU. In a notebook the tree scrolls where its lines are longer than the page.
 
     Parameters
     ----------
@@ -527,7 +529,11 @@ def topology(file: TextIO | None = None) -> None:
     >>> "ranks 0" in text.getvalue() or "rank 0" in text.getvalue()
     True
     """
-    print(_current.session("topology").topology(), file=file)
+    text = _current.session("topology").topology()
+    if file is None and _in_notebook():
+        _Area(text)
+    else:
+        print(text, file=file)
 
 
 # --- data and functions ----------------------------------------------------------------------------

@@ -105,8 +105,8 @@ MAY_NAME_LIBRARIES = (
 )
 WITHOUT_PYTENSOR = ("synk.values", "synk.transport")
 # What extensions may import of synk, beside what `import synk` brings: public packages, and the one way to
-# replace a file and to check a number.
-FOR_EXTENSIONS = {"compile", "ops", "values.atomic_write", "values.checks"}
+# replace a file, to check a number and to show something in a notebook.
+FOR_EXTENSIONS = {"compile", "ops", "values.atomic_write", "values.checks", "values.notebooks"}
 MAY_ASSIGN_GLOBALS = {"synk.run.session.current"}
 # A docstring is a sentence with a verb; these open a riddle.
 ENDING = re.compile(r"(s|er|ed|ing|ion|ation|e)+$")

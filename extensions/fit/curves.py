@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, BinaryIO
 
 STEPS, VALIDATION = "#4878a8", "#d1603d"
 PANEL_INCHES = 5.0, 4.2
@@ -17,10 +17,10 @@ PANEL_INCHES = 5.0, 4.2
 def draw(
     epochs: Sequence[Mapping[str, Any]],
     metrics: Sequence[str],
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | BinaryIO,
     title: str | None = None,
 ) -> None:
-    """Draw a panel for each metric, with the averages of steps and those of validation."""
+    """Draw a panel for each metric, with the averages of steps and those of validation, to a file."""
     # Each name once, in order.
     names = list(dict.fromkeys(name.removeprefix("val_") for name in metrics))
     if not names:

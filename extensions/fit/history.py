@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from html import escape
 from typing import Any
 
 from synk.extensions.fit.curves import draw
+from synk.values.notebooks import Area, in_notebook
 
 COLUMNS = ("epoch", "seconds", "rows_per_second")  # of an epoch, beside its metrics
 
@@ -69,17 +71,31 @@ class History:
             raise KeyError(f"the history has no {name!r}; it has {[*self.metrics, *COLUMNS]}")
         return [epoch.get(name) for epoch in self.epochs]
 
-    def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Draw the metrics of all epochs, a panel each, to a file: PNG, SVG, PDF, by the suffix.
+    def plot(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> None:
+        """Draw the metrics of all epochs, a panel each.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            The file: PNG, SVG, PDF, by the suffix. In a notebook it may be left out: the figure is shown in
+            the cell.
+        title : str, optional
 
         Raises
         ------
         ImportError
             matplotlib is not installed.
+        TypeError
+            There is no path, and this is no notebook.
         ValueError
             No epoch has ended.
         """
-        draw(self.epochs, self.metrics, path, title)
+        if path is None and not in_notebook():
+            raise TypeError("this is no notebook, in which plot() shows its figure: pass the path of a file")
+        image = io.BytesIO()
+        draw(self.epochs, self.metrics, image if path is None else path, title)
+        if path is None:
+            Area(repr(self), png=image.getvalue())
 
     def _repr_html_(self) -> str:
         """Return a table of all epochs for a notebook."""

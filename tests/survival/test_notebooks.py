@@ -110,6 +110,41 @@ def test_the_cell_that_ran_last_shows_what_workers_print(kernel):
     assert "[rank 1] no end yet, " in run(kernel, "synk.close()").splitlines()
 
 
+SHOWING = """
+import numpy as np, pytensor, pytensor.tensor as pt, synk
+from synk.extensions import train, updates
+from synk.extensions.fit import fit
+synk.fork(2)
+synk.topology()
+x, w = pt.vector("x"), pytensor.shared(np.array(0.0), name="w")
+step = train.make_train_function(((w - x) ** 2).mean(), [w], [x], updates.sgd, learning_rate=0.1)
+history = fit(step, (np.ones(8),), epochs=2, batch_size=4)
+history.plot()
+synk.close()
+history
+"""
+
+
+@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
+def test_a_cell_shows_the_topology_a_bar_a_figure_and_the_history(kernel):
+    client = kernel.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=DEADLINE)
+        said = []
+        client.execute_interactive(SHOWING, timeout=DEADLINE, output_hook=said.append)
+    finally:
+        client.stop_channels()
+    shown = [message["content"]["data"] for message in said if "data" in message["content"]]
+    kinds = [message["msg_type"] for message in said if "data" in message["content"]]
+    assert "ranks 0-1: CPUs" in shown[0]["text/html"]
+    assert "<progress" in "".join(one.get("text/html", "") for one in shown)
+    assert kinds.count("display_data") == 3
+    assert kinds[-2:] == ["display_data", "execute_result"]
+    assert shown[-2]["image/png"].startswith("iVBOR")
+    assert "2 epochs, 4 steps" in shown[-1]["text/html"]
+
+
 ON_GPUS = f"""
 import sys; sys.path.append({str(TESTS)!r})
 import os, signal, numpy as np, pytensor, pytensor.tensor as pt, synk

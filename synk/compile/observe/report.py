@@ -5,10 +5,10 @@ Profile -> Report -> str, rows, save_trace
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
 from typing import Any, NamedTuple
 
 from synk.values.atomic_write import write_json
+from synk.values.notebooks import preformatted
 
 TOP = 15  # rows of each table
 NANOSECONDS = 1e-9
@@ -202,11 +202,6 @@ class Report:
             "tid": 0,
             "args": {"outputs": _written(entry.outputs)},
         }
-
-
-def preformatted(text: str) -> str:
-    """Return a text as HTML that keeps its columns, and scrolls where lines are longer than the page."""
-    return f'<pre style="white-space: pre; overflow-x: auto">{escape(text)}</pre>'
 
 
 FIGURES = ("runs", "ms/call", "share", "µs/run", "GFLOP/s")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from synk.compile.observe.profile import Profile
-from synk.compile.observe.report import Report, preformatted
+from synk.compile.observe.report import Report
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data
 from synk.run.arrays.owner import Owner
@@ -22,6 +22,7 @@ from synk.run.functions.prepared import PreparedCommand
 from synk.run.functions.selections import CallOptions, as_input
 from synk.run.functions.signature import Signature, check_subset
 from synk.run.rank.failures import shorten
+from synk.values.notebooks import preformatted
 
 
 class Function(Computation):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from synk.compile.observe.report import preformatted, table
+from synk.compile.observe.report import table
 from synk.run.recording.spans import (
     BARRIER,
     COLLECTIVE,
@@ -28,6 +28,7 @@ from synk.run.recording.spans import (
     Track,
     nested,
 )
+from synk.values.notebooks import preformatted
 
 COLUMNS = {
     "computing": COMPUTING,

@@ -1,6 +1,7 @@
 """``python -m synk doctor``: check a machine, and say what to do about each finding.
 
     MachineFacts -> checks, each by itself -> findings -> report -> exit status
+    examine() -> Examination, for a script or a notebook
 
 A check that raises is reported as a finding, too, so a machine where much is missing still gets a full table.
 For the same reason, the rest of synk is imported only when a check needs it.
@@ -19,7 +20,7 @@ from synk.tools.doctor import compiling, cores, gpus, memory, processes, softwar
 from synk.tools.doctor.finding import PROBLEM, WARNING, Finding, examined
 from synk.tools.doctor.machine import MachineFacts
 from synk.tools.doctor.rehearsal import rehearse
-from synk.tools.doctor.report import as_json, table, worst
+from synk.tools.doctor.report import Examination, as_json, table, worst
 
 DESCRIPTION = "Check this machine, and say what to do about each finding."
 
@@ -37,6 +38,24 @@ def main(argv: list[str]) -> int:
     else:
         print(table(findings, shutil.get_terminal_size((100, 24)).columns, wants_colours(sys.stdout)))
     return int(worst(findings) is PROBLEM)
+
+
+def examine(hosts: str | None = None, interface: str | None = None) -> Examination:
+    """Check this machine, as ``python -m synk doctor`` does, and return the findings.
+
+    Parameters
+    ----------
+    hosts : str, optional
+        Check these machines instead, this one first: ``"h1,h2"``.
+    interface : str, optional
+        The network between them: ``"eth0"``, say, or ``"10.0.0.0/24"``.
+
+    Returns
+    -------
+    Examination
+        ``print`` it, or let a notebook show it; ``findings`` are its parts, ``worst`` the highest level.
+    """
+    return Examination(tuple(findings_of(hosts, interface)))
 
 
 def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """Print findings as a table for people, or as JSON for programs.
 
-findings -> table or as_json
+findings -> table, as_json, or Examination, which a notebook shows
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from html import escape
 
 from synk.tools.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, Level
 
 MARKS = {OK: "ok", NOTE: "note", WARNING: "WARNING", PROBLEM: "PROBLEM"}
 COLOURS = {OK: "32", NOTE: "36", WARNING: "33", PROBLEM: "1;31"}  # of SGR, ECMA-48
+STYLES = {WARNING: "background: #f4b942; color: black", PROBLEM: "background: #b3261e; color: white"}
 NARROWEST = 24  # characters for the text of a finding, however narrow the terminal is
 
 
@@ -64,6 +66,41 @@ def summary(findings: Sequence[Finding]) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count or 'no'} {noun}" + ("s" if count > 1 else "")
+
+
+@dataclass(frozen=True, repr=False)
+class Examination:
+    """All findings of an examination: ``print`` it, or let a notebook show it as a table."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def worst(self) -> str:
+        """The highest level of the findings: "ok", "note", "warning" or "problem"."""
+        return worst(self.findings).name.lower()
+
+    def __str__(self) -> str:
+        return table(self.findings, width=100, coloured=False)
+
+    def __repr__(self) -> str:
+        return f"<Examination: {summary(self.findings)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook, the most severe findings first."""
+        rows = "".join(map(_html_row, sorted(self.findings, key=lambda finding: -finding.level)))
+        return (
+            f'<div style="overflow-x: auto"><table><caption>{summary(self.findings)}</caption>'
+            f"<tbody>{rows}</tbody></table></div>"
+        )
+
+
+def _html_row(finding: Finding) -> str:
+    remedy = f"<br><b>{escape(finding.remedy)}</b>" if finding.remedy else ""
+    return (
+        f'<tr><td style="{STYLES.get(finding.level, "")}">{MARKS[finding.level]}</td>'
+        f'<th scope="row">{escape(finding.subject)}</th>'
+        f'<td style="text-align: left">{escape(finding.found)}{remedy}</td></tr>'
+    )
 
 
 def as_json(findings: Sequence[Finding]) -> str:

@@ -1,10 +1,12 @@
 """The picture of how a training went."""
 
 import sys
+from base64 import b64decode
 
 import numpy as np
 import pytest
 
+from support.notebook import Kernel
 from synk.extensions.fit import History
 
 pytest.importorskip("matplotlib")
@@ -82,6 +84,19 @@ def test_losses_that_have_no_logarithm_are_drawn_too(drawn, loss):
 def test_a_file_is_written(tmp_path):
     history([0.5, 0.75]).plot(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.leaks("descriptors", reason="matplotlib keeps its fonts open")
+def test_a_notebook_shows_the_figure_in_its_cell(monkeypatch):
+    kernel = Kernel(monkeypatch)
+    history([0.5, 0.75]).plot()
+    ((shown,),) = kernel.areas
+    assert b64decode(shown["image/png"])[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_script_is_asked_for_a_file():
+    with pytest.raises(TypeError, match="this is no notebook"):
+        history([0.5]).plot()
 
 
 def test_a_training_without_an_epoch_has_no_curve(tmp_path):

@@ -32,6 +32,21 @@ def test_colours_change_no_text():
     assert re.sub("\033\\[[0-9;]*m", "", coloured) == report.table(FINDINGS, 40, coloured=False)
 
 
+def test_a_notebook_shows_the_worst_first_and_text_as_it_is():
+    made = report.Examination((*FINDINGS, Finding(Level.OK, "a<b", "x & y")))
+    shown = made._repr_html_()
+    assert [shown.index(word) for word in ("disk", "lamp", "fan")] == sorted(
+        shown.index(word) for word in ("disk", "lamp", "fan")
+    )
+    assert "on fire<br><b>pour water over it, but not too much</b>" in shown
+    assert "a&lt;b" in shown
+    assert "x &amp; y" in shown
+    assert shown.count("<tr>") == 4
+    assert "4 checks: 2 ok, 1 note, no warning, 1 problem" in shown
+    assert made.worst == "problem"
+    assert str(made) == report.table(made.findings, 100, coloured=False)
+
+
 def test_json_keeps_the_order():
     answer = json.loads(report.as_json(FINDINGS))
     assert answer["worst"] == "problem"
