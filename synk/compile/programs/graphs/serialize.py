@@ -140,32 +140,36 @@ class _GraphPickler(CodePickler):
         self._begun: set[Apply] = set()
         self._types: dict = {}
         self._texts: dict[str, str] = {}
+        self._ways: dict[type, Callable[[_GraphPickler, Any], Any]] = {}
 
     def reducer_override(self, obj):
-        if isinstance(obj, Variable):
-            return self._reduce_variable(obj)
-        if isinstance(obj, Apply):
-            self.node = obj
-            self._begun.add(obj)
-            return make_node, (obj.op, obj.inputs, obj.outputs)
-        if isinstance(obj, FunctionGraph):
-            nodes = topological(obj.outputs, obj.inputs)
-            return make_graph, (obj.inputs, nodes, obj.outputs, pack(nodes))
-        if isinstance(obj, Op):
-            self.kinds.add(type(obj))
-        if isinstance(obj, Op) and any(vars(obj).get(name, none) != none for name, none in MADE_HERE.items()):
-            return without_caches(obj).__reduce_ex__(5)
-        if isinstance(obj, FromFunctionOp) and not _is_found(obj):
-            return make_python_op, _parts_of(obj)
-        if isinstance(obj, ExternalCOp):
+        kind = type(obj)
+        if kind not in self._ways:  # once for each: PyTensor's classes are abstract ones, slow to ask
+            self._ways[kind] = next((way for base, way in WAYS if issubclass(kind, base)), _as_code)
+        return self._ways[kind](self, obj)
+
+    def _reduce_node(self, node):
+        self.node = node
+        self._begun.add(node)
+        return make_node, (node.op, node.inputs, node.outputs)
+
+    def _reduce_graph(self, graph):
+        nodes = topological(graph.outputs, graph.inputs)
+        return make_graph, (graph.inputs, nodes, graph.outputs, pack(nodes))
+
+    def _reduce_op(self, op):
+        self.kinds.add(type(op))
+        if any(vars(op).get(name, none) != none for name, none in MADE_HERE.items()):
+            return without_caches(op).__reduce_ex__(5)
+        if isinstance(op, FromFunctionOp) and not _is_found(op):
+            return make_python_op, _parts_of(op)
+        if isinstance(op, ExternalCOp):
             # Each holds the text of a source file, of its own; one stands for all that are equal.
-            obj = copy(obj)
-            obj.func_codes = [self._texts.setdefault(text, text) for text in obj.func_codes]
-            obj.code_sections = {
-                k: self._texts.setdefault(text, text) for k, text in obj.code_sections.items()
-            }
-            return obj.__reduce_ex__(5)
-        return super().reducer_override(obj)
+            op = copy(op)
+            op.func_codes = [self._texts.setdefault(text, text) for text in op.func_codes]
+            op.code_sections = {k: self._texts.setdefault(text, text) for k, text in op.code_sections.items()}
+            return op.__reduce_ex__(5)
+        return super().reducer_override(op)
 
     def _reduce_variable(self, variable):
         if isinstance(variable, SharedVariable):
@@ -183,6 +187,19 @@ class _GraphPickler(CodePickler):
             # Met outside a graph, as an attribute of an Op: what leads to it comes along.
             return select_output, (topological([variable]), owner, owner.outputs.index(variable))
         return NotImplemented  # part of a frozen graph, which is flat already
+
+
+def _as_code(pickler: _GraphPickler, obj: Any) -> Any:
+    return CodePickler.reducer_override(pickler, obj)
+
+
+# How an object of a class is pickled: by the first that fits.
+WAYS: tuple[tuple[type, Callable[[_GraphPickler, Any], Any]], ...] = (
+    (Variable, _GraphPickler._reduce_variable),
+    (Apply, _GraphPickler._reduce_node),
+    (FunctionGraph, _GraphPickler._reduce_graph),
+    (Op, _GraphPickler._reduce_op),
+)
 
 
 class _GraphUnpickler(pickle.Unpickler):
