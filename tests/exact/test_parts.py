@@ -107,6 +107,7 @@ def steps_on_ranks_and_alone(module_ranks):
     return on_ranks, ours.variables, seen, alone, other.variables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", N_ROWS)
 def test_steps_of_an_optimiser_are_those_of_one_process(module_ranks, steps_on_ranks_and_alone, n):
     on_ranks, variables, seen, alone, of_one_process = steps_on_ranks_and_alone

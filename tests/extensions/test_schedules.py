@@ -237,6 +237,7 @@ def test_the_rate_is_an_output_of_the_step(module_ranks, data):
     np.testing.assert_allclose(found, rates(lambda t: schedules.cosine(t, 0.2, 8, warm_up=2, final=0.01), 4))
 
 
+@pytest.mark.slow
 def test_an_update_beside_the_gradient_counts_once_too(module_ranks, data):
     """Before the parameters, though: the first rate is that of t = 1, as `counting` says."""
     alone, spread = Model(), Model()

@@ -213,6 +213,7 @@ def test_the_learning_rate_may_be_a_broadcast_variable(module_ranks, data):
     same(shared.W.get_value(), fixed.W.get_value())
 
 
+@pytest.mark.slow
 def test_sliceable_variables_may_hold_the_data(module_ranks, data):
     alone, spread = Model(), Model()
     xs, ys = (pytensor.shared(array, name=name) for array, name in zip(data, "xy", strict=True))

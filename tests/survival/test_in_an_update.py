@@ -124,6 +124,7 @@ training.check(training.values())
     )
 
 
+@pytest.mark.slow
 def test_an_interrupt_inside_of_the_update_is_not_gone_over():
     script(
         """

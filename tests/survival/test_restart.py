@@ -87,6 +87,7 @@ assert held()[1:] == (0, []), held()
     )
 
 
+@pytest.mark.slow
 def test_without_a_commit_all_ranks_start_from_rank_0_and_a_warning_names_the_variables():
     peopled("""
 world(3)

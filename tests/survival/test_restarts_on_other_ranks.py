@@ -7,6 +7,7 @@ from support.processes.scripts import WORLD, in_world, script
 from support.slow import slow
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_fewer_ranks_and_then_with_one():
     script(
         WORLD
@@ -66,6 +67,7 @@ synk.close()
     )
 
 
+@pytest.mark.slow
 def test_fewer_ranks_are_refused_where_each_has_its_own_and_nothing_changes():
     peopled("""
 world(2)

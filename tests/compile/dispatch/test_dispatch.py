@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 import synk
@@ -26,5 +28,6 @@ assert "libdnnl" not in open("/proc/self/maps").read()
 """
 
 
+@pytest.mark.slow
 def test_families_and_libraries_are_loaded_by_the_first_that_needs_them():
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)

@@ -282,6 +282,7 @@ def test_intermediates_of_a_step_die():
 # --- what a step contains
 
 
+@pytest.mark.slow
 def test_scan_in_a_scan(compare):
     x = pt.dmatrix("x")
 

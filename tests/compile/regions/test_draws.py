@@ -84,6 +84,7 @@ def test_a_step_draws_what_numpy_draws(gave_up, kind, dtype, size):
     assert not gave_up
 
 
+@pytest.mark.slow
 def test_a_step_draws_of_each_kind_what_numpy_draws(gave_up):
     """All kinds in one loop, each of a generator of its own: one text to compile."""
     generators = [pytensor.shared(np.random.default_rng(k)) for k in range(len(KINDS))]

@@ -80,6 +80,7 @@ def test_gradients_of_an_end_and_of_a_sequence_multiply_nothing_again():
     check([states, *pytensor.grad((states**2).sum(), [x, u, w])], [3, 1, 2])
 
 
+@pytest.mark.slow
 def test_slopes_for_two_weights_are_returned_once():
     def gated(row, h, c, u, w, b, d):
         gate, value = pt.split(row @ u + b + h @ w + d, [5, 5], axis=1)

@@ -50,6 +50,7 @@ def counted():
     return Counter({kind: sum(types[one] for one in types if issubclass(one, kind)) for kind in KINDS})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "graph", [fused, slow(looped_gradient), slow(inside)], ids=lambda graph: graph.__name__
 )

@@ -230,6 +230,7 @@ def rows(n, seed=3):
     return np.random.default_rng(seed).gamma(2.0, size=(n, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 100])
 def test_statistics_and_gradients_are_those_of_one_process(both, n):
     on_ranks, alone = both

@@ -63,6 +63,7 @@ def test_no_text_lies_over_a_line(drawn, accuracies):
                 assert not path.intersects_bbox(extent, filled=False), (text, line)
 
 
+@pytest.mark.slow
 @pytest.mark.leaks("descriptors", reason="matplotlib keeps its fonts open")
 def test_each_metric_has_a_panel_and_each_average_its_place(drawn):
     history([0.5, 0.75], gap=0.0).plot("curve.png")

@@ -270,6 +270,7 @@ def test_a_training_goes_on_with_as_many_ranks_as_can_be_had(ranks, tmp_path, mo
     assert again[0][:EPOCHS] == found
 
 
+@pytest.mark.slow
 def test_a_rate_follows_the_ranks_that_are_left(ranks, monkeypatch):
     ranks(3)
     rate = pytensor.shared(9.0, name="rate")
@@ -349,6 +350,7 @@ def test_errors_of_the_script_are_raised(ranks, tmp_path, monkeypatch, where, ki
     assert not begun[0].history.recoveries
 
 
+@pytest.mark.slow
 def test_a_commit_of_a_callback_is_not_taken_for_the_trainings(ranks, monkeypatch):
     ranks(2)
 

@@ -140,6 +140,7 @@ def trained(case, *callbacks, stop_on=ENDING, **options):
     )
 
 
+@pytest.mark.slow
 def test_the_scripts_handlers_run_once_all_is_saved_and_are_restored(ranks, tmp_path):
     ranks(2)
     case = make()
@@ -163,6 +164,7 @@ def test_the_scripts_handlers_run_once_all_is_saved_and_are_restored(ranks, tmp_
     trained(anew(case))  # the run goes on
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*the training goes on after step:synk.SynkWarning")
 def test_a_training_that_is_to_end_is_saved_even_if_a_worker_dies_then(ranks, tmp_path):
     ranks(2)

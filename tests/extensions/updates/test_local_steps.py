@@ -169,6 +169,7 @@ def test_the_parts_of_a_step_make_local_steps_on_ranks(module_ranks, rule):
     np.testing.assert_allclose(model.w.get_value(), np.mean(expected, axis=0), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_parts_in_a_sequence_are_the_step(module_ranks):
     whole, apart = Regression(), Regression()
     steps = [

@@ -211,6 +211,7 @@ class Descent:
 # By runs of their own: before the one that all others share.
 
 
+@pytest.mark.slow
 def test_a_restart_brings_back_what_was_per_rank_at_the_commit(ranks):
     ranks(N_RANKS)
     kept, spoilt, late = shared([1.0], "kept"), shared([1.0], "spoilt"), shared([1.0], "late")

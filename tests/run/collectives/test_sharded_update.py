@@ -80,6 +80,7 @@ def test_the_sum_of_the_gradients_is_read_once_it_is_added_up(module_ranks):
     np.testing.assert_allclose(norm(), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_step_make_the_same_step(module_ranks, runs):
     whole, parts = runs
     whole.train(3)
@@ -170,6 +171,7 @@ def test_a_rule_that_needs_all_of_a_parameter_is_updated_by_every_rank(module_ra
         Trained(by_norms, "state")
 
 
+@pytest.mark.slow
 def test_without_room_in_shared_memory_every_rank_updates_all(module_ranks, monkeypatch):
     if module_ranks != 2:
         pytest.skip("the length that is refused below is that of two ranks")

@@ -129,6 +129,7 @@ def test_others_in_the_same_command_find_the_variables_as_before(module_ranks, r
         synk.sequence(gradient, required, in_a_sequence(trained)[what])
 
 
+@pytest.mark.slow
 def test_others_that_change_the_variables_now_and_then_do_not_end_the_division(module_ranks, runs):
     for trained in runs:
         for _ in range(5):

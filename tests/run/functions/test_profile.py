@@ -97,6 +97,7 @@ def test_a_profile_makes_updates_once_more_than_it_counts(ranks):
     assert synk.gather(count).tolist() == [7, 7]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_plain_calls(ranks):
     ranks(2)
     values = []

@@ -196,6 +196,7 @@ def test_an_exception_of_a_signal_handler_is_kept_and_no_reply_mistaken(ranks, o
     assert second == (6, [(2,), (2,)])
 
 
+@pytest.mark.slow
 def test_what_is_dropped_in_the_middle_of_a_command_waits_for_its_end(ranks):
     ranks(2)
     x, trigger = pt.vector("x"), pt.scalar("trigger")

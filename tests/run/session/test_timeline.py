@@ -360,6 +360,7 @@ def test_a_rank_that_raises_ends_neither_the_timeline_nor_the_file(ranks, tmp_pa
         train(ROWS)
 
 
+@pytest.mark.slow
 def test_the_file_is_written_when_a_worker_dies_and_the_warning_names_it(tmp_path):
     in_world(
         WITH_SUPPORT

@@ -63,6 +63,7 @@ except synk.SynkStateError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_cut_before_the_start_is_named_in_time(hosts):
     hosts.cut("h2", "h3")
     began = time.monotonic()

@@ -185,6 +185,7 @@ def pid(leaders, watch):
     return os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [slow("agent"), "leader"])
 def test_rank_0_is_told_when_processes_die(victim):
     group = MpiGroup(2, with_agent=True)

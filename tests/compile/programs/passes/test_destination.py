@@ -70,6 +70,7 @@ def network():
     return [x, y], pytensor.grad(loss, parameters), shapes, values
 
 
+@pytest.mark.slow
 def test_gradients_are_born_in_the_flat_vector_with_the_same_bits(compiled, writes):
     inputs, gradients, shapes, values = network()
     separate = pytensor.function(inputs, gradients, mode=array_mode(ArrayLinker(native=False)))(*values)

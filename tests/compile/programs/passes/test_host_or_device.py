@@ -274,6 +274,7 @@ def test_an_assertion_about_an_array_waits_for_one_number(device):
         function(np.zeros(3, "float32"))
 
 
+@pytest.mark.slow
 def test_gradient_of_a_digit_network(device):
     """A perceptron 784-800-800-10 on batches of 250, its gradient one flat vector."""
     rng = np.random.default_rng(0)

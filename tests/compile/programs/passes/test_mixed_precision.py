@@ -185,11 +185,13 @@ def test_what_is_converted_are_the_images_the_weights_and_the_gradient_of_the_lo
     assert "to_float32" not in source
 
 
+@pytest.mark.slow
 def test_every_node_gives_what_its_definition_gives_from_16_bits():
     inputs, loss, parameters, values = network()
     run(inputs, [loss, *pytensor.grad(loss, parameters)], values, observe=Debug())
 
 
+@pytest.mark.slow
 def test_images_have_16_bits_forward_and_backward_and_statistics_do_not(device):
     inputs, loss, parameters, values = network()
     profile = Profile()

@@ -153,6 +153,7 @@ def test_other_dtypes_are_refused(provider):
         provider.batch_norm(EPS, False, "NHWC")(x, x[0], x[0])
 
 
+@pytest.mark.slow
 @loops_only
 @pytest.mark.parametrize(
     ("layout", "relu"), [("NCHW", True), slow("NHWC", False), slow("NCHW", False), slow("NHWC", True)]

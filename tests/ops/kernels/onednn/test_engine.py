@@ -168,6 +168,7 @@ def test_a_workspace_grows_and_starts_on_a_page():
     assert workspace.size == PAGE * 100
 
 
+@pytest.mark.slow
 def test_a_plan_that_goes_is_destroyed(monkeypatch):
 
     destroyed = []
