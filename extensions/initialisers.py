@@ -26,6 +26,7 @@ __all__ = [
     "he_uniform",
     "ones",
     "orthogonal",
+    "standard_normal",
     "zeros",
 ]
 
@@ -233,6 +234,33 @@ def orthogonal(shape: tuple[int, ...], rng: Any, dtype: str = "float32", *, gain
     q, r = np.linalg.qr(draw)
     q *= np.where(np.diagonal(r) < 0, -gain, gain)
     return (q if n_rows >= n_columns else q.T).reshape(shape).astype(dtype)
+
+
+def standard_normal(shape: tuple[int, ...], rng: Any, dtype: str = "float32") -> np.ndarray:
+    """Draw normal numbers of variance 1, for vectors that are looked up: no products are added up.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    rng : numpy.random.Generator
+    dtype : str
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    TypeError
+        `rng` is no generator.
+
+    Examples
+    --------
+    >>> w = initialisers.standard_normal((100, 50), np.random.default_rng(0))
+    >>> w.shape, w.dtype
+    ((100, 50), dtype('float32'))
+    """
+    return _normal(shape, rng, dtype, variance=1)
 
 
 def zeros(shape: tuple[int, ...], rng: Any = None, dtype: str = "float32") -> np.ndarray:

@@ -12,24 +12,31 @@ A layer only builds graphs: there is no training loop inside, and nothing here k
 """
 
 from synk.extensions.layers.base import Layer
-from synk.extensions.layers.networks import Residual, Sequential
+from synk.extensions.layers.networks import Joined, Residual, Sequential
+from synk.extensions.layers.norms import LayerNorm
 from synk.extensions.layers.plain import AvgPool, Flatten, GlobalAvgPool, MaxPool, ReLU
 from synk.extensions.layers.regularise import BatchNorm, Dropout
-from synk.extensions.layers.weights import Conv, Dense
+from synk.extensions.layers.summary import summary
+from synk.extensions.layers.weights import Conv, ConvTranspose, Dense, Embedding
 
 __all__ = [
     "AvgPool",
     "BatchNorm",
     "Conv",
+    "ConvTranspose",
     "Dense",
     "Dropout",
+    "Embedding",
     "Flatten",
     "GlobalAvgPool",
+    "Joined",
     "Layer",
+    "LayerNorm",
     "MaxPool",
     "ReLU",
     "Residual",
     "Sequential",
+    "summary",
 ]
 
 

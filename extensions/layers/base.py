@@ -34,6 +34,8 @@ class Layer:
         What is trained, in order.
     state : dict of str to shared variable
         What is kept and not trained: running statistics, random states. `training` gives their updates.
+    n_parameters : int
+        Elements of all `params` together.
     name : str
         Its path in the network that it was last put into, such as ``"stage1.0.conv2"``; empty before.
 
@@ -81,6 +83,11 @@ class Layer:
             Of `state`: the `updates` of `synk.extensions.train.make_train_function`.
         """
         return self(x), []
+
+    @property
+    def n_parameters(self) -> int:
+        """The elements of all parameters together."""
+        return sum(param.get_value(borrow=True).size for param in self.params.values())
 
     def rename(self, name: str) -> None:
         """Take a name, and give the variables theirs: ``"stem.W"`` for ``W`` of the layer ``"stem"``.

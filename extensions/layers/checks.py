@@ -33,11 +33,33 @@ def checked(
     if length is not None and x.type.shape[1] not in (None, length):
         what = axes[0].split(", ")[1].removesuffix("s" if length == 1 else "")
         raise ValueError(f"{layer!r} takes {length} {what}, but its input has {x.type.shape[1]}: {shape}")
-    if dtype is not None and x.type.dtype != dtype:
+    if dtype is not None:
+        check_dtype(layer, x, dtype)
+    return x
+
+
+def check_dtype(layer: Layer, x: Any, dtype: str) -> None:
+    """Raise TypeError if an input has another dtype than the layer, which would change all that follows."""
+    if x.type.dtype != dtype:
         raise TypeError(
             f"{layer!r} takes {dtype}, but its input is {x.type.dtype}; cast it, x.astype({dtype!r}), "
             "or make all layers with another dtype="
         )
+
+
+def checked_last(layer: Layer, x: Any, length: int, dtype: str) -> Any:
+    """Return an input as a tensor whose last axis is as long as the layer takes; else raise as `checked`."""
+    x = pt.as_tensor_variable(x)
+    if x.type.ndim < 2:
+        raise ValueError(f"{layer!r} takes (rows, ..., units), but its input has shape {x.type.shape}")
+    if x.type.shape[-1] not in (None, length):
+        what = "unit" if length == 1 else "units"
+        hint = "; put a Flatten() before it" if x.type.ndim > 2 else ""
+        raise ValueError(
+            f"{layer!r} takes {length} {what}, but its input has {x.type.shape[-1]}: shape {x.type.shape}"
+            f"{hint}"
+        )
+    check_dtype(layer, x, dtype)
     return x
 
 

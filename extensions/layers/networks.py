@@ -2,6 +2,7 @@
 
     Sequential(stem=Conv(...), norm=BatchNorm(...))      params "stem.W", "norm.gamma", ...
     Residual(branch, shortcut)                           params "branch.0.W", ..., "shortcut.0.W", ...
+    Joined(branch, shortcut)                             the same, with the channels of both
 
 A layer may stand in several places: it has one set of weights, counted once and named after the first place.
 In training, what has updates may not, as its state would get two new values in one step.
@@ -9,8 +10,10 @@ In training, what has updates may not, as its state would get two new values in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import pytensor.tensor as pt
 
 from synk.extensions.layers.base import Layer, Pair, as_layer, path
 
@@ -117,7 +120,41 @@ class Sequential(Network):
         return x, _each_once(updates)
 
 
-class Residual(Network):
+class Ways(Network):
+    """Two ways from one input, which come together: a branch, and a shortcut or the input itself."""
+
+    def __init__(self, branch: Any, shortcut: Any = None) -> None:
+        parts = {"branch": branch} if shortcut is None else {"branch": branch, "shortcut": shortcut}
+        super().__init__({name: as_layer(layer) for name, layer in parts.items()})
+
+    def __call__(self, x: Any) -> Any:
+        """Return the output as for testing.
+
+        Parameters
+        ----------
+        x : PyTensor tensor
+
+        Raises
+        ------
+        ValueError
+            Branch and shortcut have shapes that do not fit each other, as far as they are known.
+        """
+        return self.joined(*[*(layer(x) for layer in self.layers.values()), x][:2])
+
+    def training(self, x: Any) -> tuple[Any, list[Pair]]:
+        """Return the output as for training, and the updates of both ways.
+
+        Parameters and errors are those of the call, and of `Sequential.training`.
+        """
+        ways, updates = zip(*[layer.training(x) for layer in self.layers.values()], strict=True)
+        return self.joined(*[*ways, x][:2]), _each_once([pair for pairs in updates for pair in pairs])
+
+    def joined(self, branch: Any, shortcut: Any) -> Any:
+        """Return one tensor of what has come both ways."""
+        raise NotImplementedError
+
+
+class Residual(Ways):
     """A branch beside a shortcut: ``activation(branch(x) + shortcut(x))``.
 
     Parameters
@@ -155,35 +192,11 @@ class Residual(Network):
     def __init__(
         self, branch: Any, shortcut: Any = None, *, activation: Callable[[Any], Any] | None = None
     ) -> None:
-        parts = {"branch": branch} if shortcut is None else {"branch": branch, "shortcut": shortcut}
         self.activation = activation
-        super().__init__({name: as_layer(layer) for name, layer in parts.items()})
+        super().__init__(branch, shortcut)
 
-    def __call__(self, x: Any) -> Any:
-        """Return the output as for testing.
-
-        Parameters
-        ----------
-        x : PyTensor tensor
-
-        Raises
-        ------
-        ValueError
-            Branch and shortcut have different shapes, as far as they are known.
-        """
-        return self._joined([layer(x) for layer in self.layers.values()], x)
-
-    def training(self, x: Any) -> tuple[Any, list[Pair]]:
-        """Return the output as for training, and the updates of both ways.
-
-        Parameters and errors are those of the call, and of `Sequential.training`.
-        """
-        ways, updates = zip(*[layer.training(x) for layer in self.layers.values()], strict=True)
-        return self._joined(ways, x), _each_once([pair for pairs in updates for pair in pairs])
-
-    def _joined(self, ways: Sequence[Any], x: Any) -> Any:
-        """Add the ways; without a shortcut, the input stands in its place."""
-        branch, shortcut = [*ways, x][:2]
+    def joined(self, branch: Any, shortcut: Any) -> Any:
+        """Return the activation of the sum."""
         shapes = branch.type.shape, shortcut.type.shape
         if not _may_be_equal(*shapes):
             raise ValueError(
@@ -192,6 +205,61 @@ class Residual(Network):
             )
         total = branch + shortcut
         return total if self.activation is None else self.activation(total)
+
+
+class Joined(Ways):
+    """A branch that joins its shortcut later: the channels of both, those of the shortcut first.
+
+    So are the levels of a U-Net made: ``Joined(Sequential(MaxPool(2), ..., ConvTranspose(...)))``.
+
+    Parameters
+    ----------
+    branch : Layer, or function of one tensor
+        It keeps all lengths but that along `axis`.
+    shortcut : Layer, or function of one tensor, optional
+        By default the input itself.
+    axis : int
+        Along which they are joined.
+
+    Raises
+    ------
+    TypeError
+        Something is no layer.
+
+    See Also
+    --------
+    synk.extensions.layers.Residual : adds the branch.
+
+    References
+    ----------
+    Ronneberger, Fischer and Brox (2015), "U-Net", arXiv:1505.04597.
+
+    Examples
+    --------
+    >>> layer = layers.Joined(layers.Dense(3, 2, rng=np.random.default_rng(0)))
+    >>> x = pt.fmatrix("x")
+    >>> synk.function([x], layer(x))(np.ones((4, 3), "float32")).shape
+    (4, 5)
+    """
+
+    def __init__(self, branch: Any, shortcut: Any = None, *, axis: int = 1) -> None:
+        self.axis = axis
+        super().__init__(branch, shortcut)
+
+    def joined(self, branch: Any, shortcut: Any) -> Any:
+        """Return both along the axis."""
+        shapes = [[*way.type.shape] for way in (shortcut, branch)]
+        for shape in shapes:
+            if not 0 <= self.axis < len(shape):
+                raise ValueError(f"{self!r} joins along axis {self.axis} of shape {tuple(shape)}; pass axis=")
+            shape[self.axis] = None
+        if not _may_be_equal(*map(tuple, shapes)):
+            raise ValueError(
+                f"{self!r}: the branch gives shape {branch.type.shape} and the shortcut "
+                f"{shortcut.type.shape}, which differ beside axis {self.axis}; pass sizes that its pooling "
+                "divides, or a shortcut that gives the branch's"
+            )
+        return pt.join(self.axis, shortcut, branch)
 
 
 def _may_be_equal(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
