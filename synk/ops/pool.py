@@ -5,7 +5,11 @@
     MaxPool2d -> gradient gy -> MaxPool2dGradient(gy, index, height, width) -> gradient for x
     AvgPool2d -> gradient gy -> AvgPool2dGradient(gy, height, width)        -> gradient for x
 
-Height and width are those of x; x itself need not be kept for the gradient.
+    MaxPool2dGradient -> cotangent for x -> MaxPool2dChosen(cotangent, index) -> gradient for gy
+    AvgPool2dGradient -> cotangent for x -> AvgPool2d(cotangent)              -> gradient for gy
+
+Height and width are those of x; x itself need not be kept for the gradient. All gradients are linear, so that
+there are derivatives of any order.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.tables import Width
+from synk.compile.tables import WIDE, Width
 from synk.ops.checks import float_tensor, named
 from synk.ops.image import (
     ImageGradient,
@@ -152,7 +156,6 @@ class MaxPool2dGradient(PoolingGradient):
 
     __props__ = ("pooling",)
     image_inputs = (0, 1)
-    differentiated = "max_pool2d"
 
     def __init__(self, pooling: Pooling):
         self.pooling = pooling
@@ -161,21 +164,51 @@ class MaxPool2dGradient(PoolingGradient):
         return provider.max_pool_gradient(self.pooling)
 
     def make_node(self, gy, index, height, width):
-        index = pt.as_tensor_variable(index)
-        wanted = index_dtype(self.pooling)
-        if index.type.ndim != 4 or index.type.dtype != wanted:
-            raise TypeError(f"index must be the second output of MaxPool2d, 4-D {wanted}, not {index.type}")
-        return self.make(gy, index, height=height, width=width)
+        return self.make(gy, checked_index(self.pooling, index), height=height, width=width)
 
     def connection_pattern(self, node):
         return [[True], [False], [False], [False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Take each gradient from where the maximum was."""
+        chosen = MaxPool2dChosen(self.pooling)(cotangents[0], inputs[1])
+        return [chosen, *(disconnected_type() for _ in range(3))]
+
+
+class MaxPool2dChosen(PoolingOp):
+    """The pixel of each window of x at the place that the index of a `MaxPool2d` holds."""
+
+    __props__ = ("pooling",)
+    image_inputs = (0, 1)
+    width = WIDE
+
+    def __init__(self, pooling: Pooling):
+        self.pooling = pooling
+
+    def make_node(self, x, index):
+        x = float_tensor("x", x, (4,))
+        shape = known_shape(self.pooling, x.type.shape)
+        return Apply(self, [x, checked_index(self.pooling, index)], [result(x.type.dtype, shape)])
+
+    def output_shapes(self, node, shapes):
+        return [pooled_shape(self.pooling, shapes[0])]
+
+    def kernel(self, provider, node):
+        return provider.max_pool_chosen(self.pooling)
+
+    def connection_pattern(self, node):
+        return [[True], [False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Send each gradient to the pixel that was taken."""
+        sides = spatial_lengths(self.layout, inputs[0])
+        return [MaxPool2dGradient(self.pooling)(cotangents[0], inputs[1], *sides), disconnected_type()]
 
 
 class AvgPool2dGradient(PoolingGradient):
     """The gradient of `AvgPool2d` for x, from gy, and the height and width of x."""
 
     __props__ = ("pooling", "count_padding")
-    differentiated = "avg_pool2d"
 
     def __init__(self, pooling: Pooling, count_padding: bool = True):
         self.pooling, self.count_padding = pooling, count_padding
@@ -185,6 +218,19 @@ class AvgPool2dGradient(PoolingGradient):
 
     def make_node(self, gy, height, width):
         return self.make(gy, height=height, width=width)
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Pool the cotangent."""
+        pooled = AvgPool2d(self.pooling, self.count_padding)(cotangents[0])
+        return [pooled, disconnected_type(), disconnected_type()]
+
+
+def checked_index(pooling: Pooling, index: Any) -> Any:
+    """Return an index as a variable; TypeError unless it has the type of a `MaxPool2d`'s."""
+    index, wanted = pt.as_tensor_variable(index), index_dtype(pooling)
+    if index.type.ndim != 4 or index.type.dtype != wanted:
+        raise TypeError(f"index must be the second output of MaxPool2d, 4-D {wanted}, not {index.type}")
+    return index
 
 
 def index_dtype(pooling: Pooling) -> str:

@@ -17,10 +17,19 @@ from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
 from synk.ops.conv_transpose import ConvTranspose2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 from synk.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
+from synk.ops.edges import Crop2d, Pad2d
 from synk.ops.group_norm import GroupNorm, GroupNormGradient
 from synk.ops.kernel_op import KernelOp
 from synk.ops.layer_norm import LayerNorm, LayerNormGradient
-from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
+from synk.ops.pool import (
+    AvgPool2d,
+    AvgPool2dGradient,
+    GlobalAvgPool2d,
+    MaxPool2d,
+    MaxPool2dChosen,
+    MaxPool2dGradient,
+)
+from synk.ops.upsample import Upsample2d, Upsample2dGradient
 
 ROWS = Rows(0)
 STATISTIC = Own(OF_ONE_RANK)
@@ -40,6 +49,9 @@ OPS: dict[type, RowByRow] = {
     Conv2dWeightGradient: RowByRow((0, 1), (SUM,)),
     MaxPool2d: RowByRow((0,), (ROWS, ROWS)),
     MaxPool2dGradient: RowByRow((0, 1), (ROWS,)),
+    MaxPool2dChosen: RowByRow((0, 1), (ROWS,)),
+    Crop2d: RowByRow((0,), (ROWS,)),
+    Pad2d: RowByRow((0,), (ROWS,)),
     AvgPool2d: RowByRow((0,), (ROWS,)),
     AvgPool2dGradient: RowByRow((0,), (ROWS,)),
     GlobalAvgPool2d: RowByRow((0,), (ROWS,)),
@@ -49,6 +61,8 @@ OPS: dict[type, RowByRow] = {
     LayerNormGradient: RowByRow((0, 1, 3, 4), (ROWS, SUM, SUM)),
     BatchNorm: RowByRow((0,), (ROWS, STATISTIC, STATISTIC)),
     BatchNormGradient: RowByRow((0, 1), (ROWS, SUM, SUM)),
+    Upsample2d: RowByRow((0,), (ROWS,)),
+    Upsample2dGradient: RowByRow((0,), (ROWS,)),
     SoftmaxCrossEntropy: RowByRow((0, 1), (ROWS, ROWS)),
     SoftmaxCrossEntropyGradient: RowByRow((0, 1, 2, 3), (ROWS,)),
 }

@@ -99,6 +99,8 @@ BASES = {
     "ConvolutionGradient",
     "PoolingOp",
     "PoolingGradient",
+    "ResamplingOp",
+    "EdgesOp",
 }
 OF_THE_REFERENCE = {"ByNumPy"}  # what `check="first"` compares with runs in PyTensor's own linker
 FUNCTIONS = ("array_funcify", "side", "host_inputs", "free_inputs", "width", "goes_by_dtype", "flops_of")
@@ -123,13 +125,14 @@ OF_OURS = {
         "GroupNormGradient",
         "LayerNorm",
     }
-    | {"LayerNormGradient", "MaxPool2d", "SoftmaxCrossEntropy"}
+    | {"LayerNormGradient", "MaxPool2d", "MaxPool2dChosen", "Upsample2d", "SoftmaxCrossEntropy"}
     | {"SoftmaxCrossEntropyGradient"},
     "free_inputs": {KernelOp, CollectiveOp, Mark, *ROWS},  # they read arrays
     "width": {"After", CollectiveOp, Mark, *ROWS},  # collectives are those of float32
     "goes_by_dtype": {"After", CollectiveOp, Mark, *ROWS},
     # Products are counted; what passes over memory has next to no arithmetic.
     "flops_of": {"After", CollectiveOp, Mark, *ROWS}
+    | {"Crop2d", "Pad2d", "MaxPool2dChosen", "Upsample2d", "Upsample2dGradient"}
     | {"AvgPool2d", "AvgPool2dGradient", "BatchNorm", "BatchNormGradient"}
     | {
         "GlobalAvgPool2d",

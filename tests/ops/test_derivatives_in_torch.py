@@ -86,6 +86,29 @@ def normalised(shape, groups):
     )
 
 
+def resized(shape, scale=None, size=None, mode="nearest", corners=False):
+    """A change of size; torch knows corners of "bilinear" only."""
+    asked = {} if mode == "nearest" else {"align_corners": corners}
+    return Case(
+        lambda x: ops.upsample2d(x, scale, size=size, mode=mode, align_corners=corners),
+        lambda x: functional.interpolate(x, size, scale, mode, **asked),
+        draw(shape),
+    )
+
+
+def pooled(ours, theirs, size, **geometry):
+    return Case(
+        lambda x: ours(x, size, **geometry), lambda x: theirs(x, size, **geometry), draw((3, 4, 9, 8))
+    )
+
+
+def lines(ours, theirs, w, **geometry):
+    values = draw((2, 4, 11)), draw(w, seed=1), draw(6, seed=2)
+    return Case(lambda *v: ours(*v, **geometry), lambda *v: theirs(*v, **geometry), *values)
+
+
+SIZE = (2, 3, 5, 7)
+
 CASES = {
     "transposed": transposed(),
     "transposed, twice as large": transposed(kernel=(2, 2), stride=2),
@@ -116,6 +139,37 @@ CASES = {
     "group norm, many pixels": normalised((2, 4, 40, 50), 2),
     "group norm of lines": normalised((3, 6, 11), 3),
     "group norm of rows": normalised((5, 12), 3),
+    "nearest, twice": resized(SIZE, 2),
+    "nearest, three and two": resized(SIZE, (3.0, 2.0)),
+    "nearest, a fraction": resized(SIZE, 1.7),
+    "nearest, a size": resized(SIZE, size=(9, 4)),
+    "nearest, smaller": resized(SIZE, size=(3, 3)),
+    "nearest, almost twice": resized(SIZE, (2.1, 1.1)),
+    "bilinear, twice": resized(SIZE, 2, mode="bilinear"),
+    "bilinear, twice, by corners": resized(SIZE, 2, mode="bilinear", corners=True),
+    "bilinear, a fraction": resized(SIZE, 1.7, mode="bilinear"),
+    "bilinear, a fraction, by corners": resized(SIZE, (1.3, 2.6), mode="bilinear", corners=True),
+    "bilinear, a size": resized(SIZE, size=(9, 4), mode="bilinear"),
+    "bilinear, a size, by corners": resized(SIZE, size=(9, 4), mode="bilinear", corners=True),
+    "bilinear, smaller": resized(SIZE, size=(2, 3), mode="bilinear"),
+    "bilinear, to a pixel": resized(SIZE, size=(1, 1), mode="bilinear", corners=True),
+    "bilinear, from a pixel": resized((2, 3, 1, 1), size=(3, 4), mode="bilinear"),
+    "padded": Case(
+        lambda x: ops.pad(x, ((1, 0), (2, 3)), value=0.5),
+        lambda x: functional.pad(x, (2, 3, 1, 0), value=0.5),
+        draw(SIZE),
+    ),
+    "cropped": Case(
+        lambda x: ops.crop(x, ((1, 0), (2, 3))), lambda x: functional.pad(x, (-2, -3, -1, 0)), draw(SIZE)
+    ),
+    "maxima": pooled(ops.max_pool2d, functional.max_pool2d, 2),
+    "maxima that overlap": pooled(ops.max_pool2d, functional.max_pool2d, 3, stride=2, padding=1),
+    "means": pooled(ops.avg_pool2d, functional.avg_pool2d, (2, 3)),
+    "means that overlap": pooled(ops.avg_pool2d, functional.avg_pool2d, 3, stride=2, padding=1),
+    "convolution of lines": lines(ops.conv1d, functional.conv1d, (6, 2, 3), stride=2, padding=1, groups=2),
+    "transposed, of lines": lines(
+        ops.conv_transpose1d, functional.conv_transpose1d, (4, 6, 3), stride=3, padding=1, output_padding=2
+    ),
     "layer norm": Case(
         ops.layer_norm,
         lambda x, g, b: functional.layer_norm(x, g.shape, g, b),

@@ -1,4 +1,4 @@
-"""The common parts of image Ops: layouts, arguments, and the refusal of second derivatives."""
+"""The common parts of image Ops: layouts and arguments."""
 
 import pickle
 import subprocess
@@ -15,9 +15,19 @@ from synk.compile.tables import host_inputs
 from synk.ops import avg_pool2d, conv2d, global_avg_pool2d, max_pool2d
 from synk.ops.conv_transpose import ConvTranspose2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.edges import Crop2d, Pad2d
 from synk.ops.image import length, padding_pairs, pair
+from synk.ops.kernels.resampling import Resampling
 from synk.ops.kernels.window import Convolution, Pooling, Window
-from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
+from synk.ops.pool import (
+    AvgPool2d,
+    AvgPool2dGradient,
+    GlobalAvgPool2d,
+    MaxPool2d,
+    MaxPool2dChosen,
+    MaxPool2dGradient,
+)
+from synk.ops.upsample import Upsample2d, Upsample2dGradient
 
 CONVOLUTION = Convolution(Window(None, (2, 1), ((1, 0), (1, 1))), 2)
 POOLING = Pooling(Window((2, 3), (2, 1), ((1, 0), (1, 1))))
@@ -37,7 +47,12 @@ CASES = [
     (AvgPool2d(POOLING), [X]),
     (AvgPool2d(POOLING, False), [X]),
     (AvgPool2dGradient(POOLING, False), [P, 6, 5]),
+    (MaxPool2dChosen(POOLING), [X, INDEX]),
     (GlobalAvgPool2d(), [X]),
+    (Upsample2d(Resampling(None, (2.0, 1.5))), [X]),
+    (Upsample2dGradient(Resampling((6, 5), None, "bilinear")), [X, 3, 7]),
+    (Crop2d(), [X, 1, 0, 4, 3]),
+    (Pad2d(1.5), [X, 1, 0, 9, 7]),
 ]
 NAMES = [str(op) for op, _ in CASES]
 
@@ -68,20 +83,6 @@ def test_lengths_stay_on_the_host(op, values):
     numbers = [k for k, v in enumerate(values) if isinstance(v, int)]
     assert list(host_inputs(op, node)) == numbers
     assert all(node.inputs[k].type.dtype == "int64" for k in numbers)
-
-
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (lambda x, w: max_pool2d(x, 2), "max_pool2d"),
-        (lambda x, w: avg_pool2d(x, 2), "avg_pool2d"),
-    ],
-)
-def test_second_derivatives_are_refused(function, name):
-    x, w = pt.tensor4("x", dtype="float64"), pt.tensor4("w", dtype="float64")
-    gradient = pytensor.grad((function(x, w) ** 2).sum(), x)
-    with pytest.raises(NotImplementedError, match=f"second derivatives of {name} are not available"):
-        pytensor.grad(gradient.sum(), x)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ from support.slow import slow
 from synk.compile import array_mode
 from synk.ops import avg_pool2d, global_avg_pool2d, max_pool2d
 from synk.ops.kernels.window import Pooling, Window, lengths, ordered
-from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
+from synk.ops.pool import (
+    AvgPool2d,
+    AvgPool2dGradient,
+    GlobalAvgPool2d,
+    MaxPool2d,
+    MaxPool2dChosen,
+    MaxPool2dGradient,
+)
 
 MODES = ["FAST_COMPILE", array_mode()]
 
@@ -161,6 +168,20 @@ def test_gradients_of_maxima_go_to_the_maxima(case):
     assert np.isin(x[gx != 0], y).all()
 
 
+@settings(max_examples=40)
+@given(poolings())
+def test_chosen_pixels_are_the_transpose_of_the_gradient(case):
+    pooling, shape, outputs = case
+    x, gy = normal(shape), normal(outputs, 1)
+    y, index = perform(MaxPool2d(pooling), x)
+    (chosen,) = perform(MaxPool2dChosen(pooling), x, index)
+    np.testing.assert_array_equal(chosen, y)
+    other = normal(shape, 2)
+    (of_other,) = perform(MaxPool2dChosen(pooling), other, index)
+    (gx,) = perform(MaxPool2dGradient(pooling), gy, index, *lengths(pooling.layout, shape)[2:])
+    np.testing.assert_allclose((gx * other).sum(), (gy * of_other).sum(), rtol=1e-9, atol=1e-9)
+
+
 @settings(max_examples=15)
 @given(poolings())
 def test_shapes_of_gradients(case):
@@ -169,6 +190,7 @@ def test_shapes_of_gradients(case):
     _, index = perform(MaxPool2d(pooling), normal(shape))
     check_shapes(MaxPool2dGradient(pooling), normal(outputs), index, *sides)
     check_shapes(AvgPool2dGradient(pooling), normal(outputs), *sides)
+    check_shapes(MaxPool2dChosen(pooling), normal(shape), index)
 
 
 def test_wrong_types_of_index_are_refused():
@@ -180,5 +202,8 @@ def test_wrong_types_of_index_are_refused():
 
 
 def test_gradients_of_another_shape_are_refused():
+    index = np.zeros((1, 1, 1, 1), "uint8")
+    with pytest.raises(ValueError, match=r"index has shape \(1, 1, 1, 1\); pooling gives \(1, 1, 2, 2\)"):
+        perform(MaxPool2dChosen(Pooling(Window((2, 2), (2, 2)))), np.ones((1, 1, 4, 4)), index)
     with pytest.raises(ValueError, match=r"gy has shape \(1, 1, 2, 2\); pooling gives \(1, 1, 1, 1\)"):
         perform(AvgPool2dGradient(Pooling(Window((2, 2), (2, 2)))), np.ones((1, 1, 2, 2)), 2, 2)

@@ -62,6 +62,12 @@ def with_gradients(value, *parameters):
         (lambda: ops.conv2d(images, filters), [filters]),
         (lambda: ops.conv_transpose2d(images, filters, stride=2, output_padding=1), [filters]),
         (lambda: ops.max_pool2d(images, 2), []),
+        (lambda: ops.upsample2d(images, 2), []),
+        (lambda: ops.upsample2d(images, size=(7, 4), mode="bilinear"), []),
+        (lambda: ops.crop(images, ((1, 0), (0, 2))), []),
+        (lambda: ops.pad(images, 1, value=2.0), []),
+        (lambda: ops.crop(images, size=ops.max_pool2d(images, 2)), []),
+        (lambda: ops.conv1d(images[:, :, 0], filters[:, :, 0]), [filters]),
         (lambda: ops.avg_pool2d(images, 2), []),
         (lambda: ops.global_avg_pool2d(images), []),
         (lambda: ops.relu(x), []),
@@ -85,6 +91,8 @@ def test_a_layer_goes_row_by_row_and_its_gradients_are_sums(layer, parameters):
     [
         # A penalty on gradients for the images goes through all three Ops of a convolution.
         lambda y: ops.conv_transpose2d(y, filters),
+        lambda y: ops.max_pool2d(ops.avg_pool2d(y, 2, stride=1), 2),
+        lambda y: ops.pad(ops.upsample2d(y, 2), 1),
         lambda y: ops.group_norm(y, gamma, beta, 3, eps=0.1),
         lambda y: ops.layer_norm(y[:, :, :3, :3], plane, plane, eps=0.1),
     ],

@@ -25,6 +25,12 @@ IMAGE, FILTERS = normal((2, 4, 4, 3)), normal((4, 2, 2, 2), 1)
 CASES = {
     "convolution": (convolved, IMAGE, FILTERS),
     "transposed convolution": (transposed, IMAGE, FILTERS),
+    "maxima": (lambda x: ops.max_pool2d(x, 3, stride=1, padding=1), IMAGE),
+    "means": (lambda x: ops.avg_pool2d(x, 2, padding=1, count_padding=False), IMAGE),
+    "nearest": (lambda x: ops.upsample2d(x, (2, 1.5)), IMAGE),
+    "bilinear": (lambda x: ops.upsample2d(x, (2, 1.5), mode="bilinear"), IMAGE),
+    "edges": (lambda x: ops.crop(ops.pad(x, 1, value=0.5), ((2, 0), (0, 2))), IMAGE),
+    "lines": (lambda x, w: ops.max_pool1d(ops.conv1d(x, w), 2), normal((2, 3, 6)), normal((4, 3, 2), 1)),
     "group norm": (lambda *v: ops.group_norm(*v, groups=2, eps=0.1), IMAGE, normal(4, 2), normal(4, 3)),
     "layer norm": (lambda *v: ops.layer_norm(*v, eps=0.1), IMAGE, normal((4, 3), 2), normal((4, 3), 3)),
 }

@@ -55,7 +55,7 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
 
 
 def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
-    """Return a provider of ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
+    """Return a provider of pooling, changes of size, and their gradients."""
     return PROVIDERS.get(xp.__name__, PLAIN).pooling(xp, dtype)
 
 

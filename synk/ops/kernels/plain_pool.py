@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from synk.ops.kernels.provider import Provider
+from synk.ops.kernels.plain_resampling import PlainResampling
 from synk.ops.kernels.window import AXES, Pooling, image_shape, lengths
 
 
-class PlainPool(Provider):
-    """The provider of pooling in array operations."""
+class PlainPool(PlainResampling):
+    """The provider of pooling in array operations, and of changes of size."""
 
     def max_pool(self, pooling: Pooling, index_dtype: str) -> Callable:
         """Return ``f(x, out=None)``: each window's maximum, and the first place with it, row by row."""
@@ -61,6 +61,24 @@ class PlainPool(Provider):
                 for place, to, pixels in places(pooling, gx.shape, gy.shape):
                     image[pixels] += xp.where(found[to] == place, gradient[to], zero)
             return gx
+
+        return run
+
+    def max_pool_chosen(self, pooling: Pooling) -> Callable:
+        """Return ``f(x, index, out=None)``: of each window the pixel at the place that ``index`` holds."""
+        xp = self._xp
+
+        def run(x, index, out=None):
+            shape = pooling.output_shape(x.shape)
+            if index.shape != shape:
+                raise ValueError(f"index has shape {index.shape}; pooling gives {shape}")
+            (y,) = fresh(xp, (out,), shape, (x.dtype,))
+            y[...] = 0
+            for images in self._blocks(x):
+                image, chosen, found = x[images], y[images], index[images]
+                for place, to, pixels in places(pooling, x.shape, shape):
+                    chosen[to] = xp.where(found[to] == place, image[pixels], chosen[to])
+            return y
 
         return run
 

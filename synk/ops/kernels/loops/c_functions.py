@@ -24,7 +24,7 @@ from synk.compile.native.store import Store, name_of
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
 
-FILES = ("batch_norm", "cross_entropy", "group_norm", "layer_norm", "pool")
+FILES = ("batch_norm", "cross_entropy", "group_norm", "layer_norm", "pool", "resampling")
 
 # By file: the other files whose text is put before it.
 NEEDS = {"batch_norm": ("moments", "channels"), "group_norm": ("moments", "channels")}

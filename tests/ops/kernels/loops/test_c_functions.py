@@ -23,11 +23,13 @@ import numpy as np
 from synk.ops.kernels.loops import LoopKernels, available
 from synk.ops.kernels.plain_norm import PlainNorm
 from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.resampling import Resampling
 from synk.ops.kernels.window import Pooling, Window
 
 x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype("float32")
 one, labels = np.ones(3, "float32"), np.array([0, 2])
 pooling = Pooling(Window((2, 2), (2, 2)), "NHWC")
+smooth = Resampling((4, 4), None, "bilinear", layout="NHWC")
 plain, pool, loops = PlainNorm(np), PlainPool(np), LoopKernels(np)
 _, mean, inv_std = plain.batch_norm(0.1, True, "NHWC")(x, one, one)
 _, *of_groups = plain.group_norm(0.1, 3, True, "NHWC")(x, one, one)
@@ -47,6 +49,8 @@ CASES = [
     (pool, "avg_pool", (pooling, True), (x,)),
     (pool, "avg_pool_gradient", (pooling, True), (y, 4, 4)),
     (pool, "global_avg_pool", ("NHWC",), (x,)),
+    (pool, "resample", (smooth,), (x,)),
+    (pool, "resample_gradient", (smooth,), (x, 2, 3)),
 ]
 kinds = [kind for kind in LoopKernels.__mro__ if kind.__name__.startswith("Loop")]
 assert {case[1] for case in CASES} == {name for kind in kinds for name in vars(kind) if name[0] != "_"}
@@ -137,14 +141,17 @@ def test_a_text_that_does_not_compile_is_an_error(tmp_path):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("file", ["batch_norm", "group_norm", "pool", "layer_norm", "cross_entropy"])
+@pytest.mark.parametrize(
+    "file", ["batch_norm", "group_norm", "pool", "layer_norm", "cross_entropy", "resampling"]
+)
 def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     """Without the vectors of this machine: the plain branches of common.c compile, and are loaded."""
     baseline = Compiler((*find_compiler().command, "-DTEST_OF_BASELINE"))
     text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + c_functions.source(file, dtype)
     compiled = load(baseline, tmp_path, text)
     assert isinstance(compiled, ctypes.CDLL)
-    assert compiled[f"{file if file != 'pool' else 'max_pool'}_{dtype}"]
+    name = {"pool": "max_pool", "resampling": "resample"}.get(file, file)
+    assert compiled[f"{name}_{dtype}"]
 
 
 @pytest.mark.slow
