@@ -237,6 +237,7 @@ site: $(SITE_READY)  ## build the documentation as a site into build/site, in tw
 	rm -rf build/site
 	mkdir -p build
 	$(SITE)/bin/python tests/test_floors.py --diagram > build/suites.txt
+	$(SITE)/bin/python docs/draw_call.py > build/call.txt
 	$(SITE)/bin/sphinx-build -W -n --keep-going -q -j 2 -d build/site-doctrees docs build/site
 	$(SITE)/bin/python docs/check_links.py build/site
 

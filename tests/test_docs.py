@@ -1,6 +1,7 @@
 """Every snippet in README.rst, CONTRIBUTING.rst and docs/ is run, and prints what the page says it prints."""
 
 import re
+import subprocess
 import sys
 import textwrap
 from contextlib import closing
@@ -112,6 +113,20 @@ def test_files_that_a_page_names_exist(page):
     places = (ROOT / "synk", ROOT)
     missing = [path for path in named if not any(glob(f"{place / path}*") for place in places)]
     assert [path for path in missing if path not in MADE and not path.startswith(AWAY)] == []
+
+
+@pytest.mark.slow
+def test_the_drawn_call_goes_through_the_files_that_contributing_names():
+    command = [sys.executable, ROOT / "docs" / "draw_call.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    master, worker = (set(re.findall(r"^ +(\S+\.py)", part, re.M)) for part in done.stdout.split("\nrank 1"))
+    steps = dict(re.findall(r"^(\d+)\. (.*?)(?=^\S|\Z)", PAGES[1].read_text(), re.MULTILINE | re.DOTALL))
+    named = {number: set(re.findall(r"``([\w/]+\.py)``", text)) for number, text in steps.items()}
+    on_master = named["4"] | named["5"] | named["9"] - {"run/rank/failures.py"} | {"run/session/commands.py"}
+    assert len(on_master) > 5
+    assert on_master - master == set()
+    assert named["8"] - worker - {"run/rank/rank.py"} == set()  # to which the loop goes through a message
+    assert "run/rank/program.py" in master & worker
 
 
 def test_floors_of_the_design_are_those_of_the_code():
