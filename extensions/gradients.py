@@ -31,6 +31,14 @@ from pytensor.tensor.type import float_dtypes
 from synk import n_rows
 from synk.ops import addend, whole
 
+__all__ = ["flat_gradient", "flatten", "global_norm", "unflatten"]
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return __all__
+
+
 OTHERWISE = "let each rank take steps along its own gradient, by the rule synk.extensions.updates.local(rule)"
 
 
@@ -48,6 +56,16 @@ def flatten(arrays: Sequence[Any], weight: Any) -> Any:
     -------
     ndarray or PyTensor vector, shape (sum of sizes + 1,)
         The arrays in C order, one after the other, then the weight.
+
+    See Also
+    --------
+    synk.extensions.gradients.unflatten : reads them back.
+
+    Examples
+    --------
+    >>> from synk.extensions.gradients import flatten
+    >>> print(flatten([np.ones((2, 2)), np.zeros(3)], np.float64(5)))
+    [1. 1. 1. 1. 0. 0. 0. 5.]
     """
     pieces = [*(array.reshape((-1,)) for array in arrays), weight.reshape((1,))]
     symbolic = any(isinstance(piece, Variable) for piece in pieces)
@@ -73,6 +91,17 @@ def unflatten(vector: Any, shapes: Iterable[tuple[int, ...]]) -> tuple[list[Any]
     ------
     ValueError
         A NumPy vector has another length than the shapes ask for.
+
+    See Also
+    --------
+    synk.extensions.gradients.flatten : makes the vector.
+
+    Examples
+    --------
+    >>> from synk.extensions.gradients import unflatten
+    >>> arrays, weight = unflatten(np.arange(6.0), [(2, 2), ()])
+    >>> print(arrays[0].tolist(), arrays[1], weight)
+    [[0.0, 1.0], [2.0, 3.0]] 4.0 5.0
     """
     shapes = list(shapes)
     edges = list(accumulate(map(prod, shapes), initial=0))
@@ -184,6 +213,22 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
         variable, or the parameters' dtypes differ.
     ValueError
         The loss is not 0-d, does not depend on a parameter, or the parameters are none or repeated.
+
+    See Also
+    --------
+    synk.extensions.updates.from_gradient : makes an update rule, which calls this.
+
+    Examples
+    --------
+    >>> from synk.extensions.gradients import flat_gradient
+    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    >>> flat, expression, (gradient,) = flat_gradient(((w - x) ** 2).mean(), w)
+    >>> add = synk.function([x], updates=[(flat, expression, "sum")])
+    >>> descend = synk.function([], updates=[(w, w - 0.5 * gradient)])
+    >>> step = synk.sequence(add, (synk.all_reduce, flat, "sum"), descend)
+    >>> step([1.0, 2.0, 6.0])  # the gradient is -4
+    >>> print(w.get_value())
+    3.0
     """
     params = listed(params)
     return flat_sum(gradients_of(loss, params), params, name="flat_gradient")
@@ -215,6 +260,17 @@ def global_norm(flat: Any) -> Variable:
     -------
     0-d PyTensor tensor
         Of the dtype of `flat`, but float32 of float16, whose squares would overflow at 256.
+
+    Examples
+    --------
+    >>> from synk.extensions.gradients import flat_gradient, global_norm
+    >>> x, w = pt.matrix("x"), pytensor.shared(np.zeros(2), name="w")
+    >>> flat, expression, _ = flat_gradient((x @ w).mean(), w)
+    >>> add = synk.function([x], updates=[(flat, expression, "sum")])
+    >>> norm = synk.function([], global_norm(flat))
+    >>> step = synk.sequence(add, (synk.all_reduce, flat, "sum"), norm)
+    >>> print(step(np.full((5, 2), [3.0, 4.0])))
+    5.0
     """
     total, weight = reduced(flat)[:-1], weight_of(flat)
     if flat.dtype == "float16":

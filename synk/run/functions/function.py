@@ -24,6 +24,12 @@ from synk.run.functions.signature import Signature, check_subset
 from synk.run.rank.failures import shorten
 from synk.values.notebooks import preformatted
 
+# What completion offers of a function.
+FOR_USERS = {
+    *("as_pytensor", "as_theano", "build_inputs", "explain", "profile"),
+    *("inputs", "name", "parts", "returns", "state"),
+}
+
 
 class Function(Computation):
     """A function on all ranks, made by `synk.function` or `synk.sequence`.
@@ -53,6 +59,10 @@ class Function(Computation):
 
     state: tuple[Any, ...] = ()
     parts: Any = None
+
+    def __dir__(self) -> list[str]:
+        """List what is for users, and not what other parts of synk call."""
+        return [name for name in super().__dir__() if name.startswith("__") or name in FOR_USERS]
 
     def __init__(self, owner: Owner, name: str, inputs: Sequence[Any], returns: str):
         self._owner = owner

@@ -442,3 +442,14 @@ def test_a_notebook_shows_what_explain_prints(capsys):
     f = synk.function([x], (x < 1).sum(), name="f")
     f.explain()
     assert f"{html.escape(capsys.readouterr().out.strip())}</pre>" in f._repr_html_()
+
+
+def test_completion_offers_what_is_for_users():
+    x = pt.vector("x")
+    f = synk.function([x], x.sum())
+    shown = {name for name in dir(f) if not name.startswith("_")}
+    assert shown == {name for name in dir(synk.sequence(f)) if not name.startswith("_")}
+    methods = {"as_pytensor", "as_theano", "build_inputs", "explain", "profile"}
+    assert shown == methods | {"inputs", "name", "parts", "returns", "state"}
+    assert "__call__" in dir(f)
+    assert f.fingerprint  # which is there for other parts of synk
