@@ -16,7 +16,7 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-rest test-all test-graphs check soak faults machines-suite chaos linker-suite \
+.PHONY: help setup mnist resnet unet test test-rest test-all test-graphs check soak faults machines-suite chaos linker-suite \
     pytensor-bench torch-ready torch-suite gpu-plans gpu-plans-ready other-processors without-gpu bench peers figures \
     gpu-wheels gpu-test gpu-bench site site-ready clean
 
@@ -45,6 +45,10 @@ mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 resnet: $(READY)  ## train a small residual network on synthetic images with two ranks
 	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10 \
 	    --synthetic 256 --epochs 2
+
+unet: $(READY)  ## train a small U-Net with a Dice loss on synthetic images with two ranks
+	$(BIN)/python demos/unet/train_unet.py --ranks 2 --base 16 --depth 3 --size 64 --rate 1e-3 --epochs 9 \
+	    --picture build/unet.png
 
 # `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
 # benchmarks, manifests, wheels, faults at random, notebooks, the doctor, and tests of what tests use.

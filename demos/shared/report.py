@@ -6,6 +6,7 @@ Report: title, first step -> fit's bar, or a line an epoch -> finish: a table
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from extras import need
 
@@ -14,6 +15,18 @@ from synk.extensions.fit import Callback, History, Training
 box = need("rich.box")
 console = need("rich.console")
 table = need("rich.table")
+
+
+class Score(NamedTuple):
+    """The number that a training is judged by."""
+
+    metric: str
+    label: str
+    text: str  # a format of the number
+    mode: str  # whether "min" or "max" is better
+
+
+ACCURACY = Score("accuracy", "test accuracy", "{:.2%}", "max")
 
 
 class Report(Callback):
@@ -35,21 +48,21 @@ class Report(Callback):
             print(f"first step done {seconds_since_start():.1f} s after the start", flush=True)
 
 
-def finish(history: History) -> None:
+def finish(history: History, score: Score = ACCURACY) -> None:
     """Print the results of a training that came to its end."""
     last = history.epochs[-1]
-    accuracy = f"{100 * last['val_accuracy']:.2f} %"
+    reached = score.text.format(last[f"val_{score.metric}"]).replace("%", " %")
     results = table.Table(box=box.ROUNDED, show_header=False)
     results.add_column(style="cyan")
     results.add_column(justify="right")
-    results.add_row("test accuracy", f"[bold green]{accuracy}[/]")
+    results.add_row(score.label, f"[bold green]{reached}[/]")
     results.add_row("test loss", f"{last['val_loss']:.4f}")
     results.add_row("training loss", f"{last['loss']:.4f}")
     results.add_row("epochs", f"{len(history)}")
     results.add_row("speed", f"{last['rows_per_second']:,.1f} images/s")
     results.add_row("time from start to end", f"{seconds_since_start():.1f} s")
     console.Console(highlight=False).print(results)
-    print(f"test accuracy {accuracy}")  # plain, whatever the terminal
+    print(f"{score.label} {reached}")  # plain, whatever the terminal
 
 
 def seconds_since_start() -> float:

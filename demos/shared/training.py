@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from extras import need
-from report import Report, finish
+from report import ACCURACY, Report, Score, finish
 
 import synk
 from synk.extensions.fit import Callback, Checkpoints, TensorBoard, fit
@@ -36,15 +36,22 @@ def check_options(options: argparse.Namespace) -> None:
         need("tensorboard.summary.writer.event_file_writer")
 
 
-def train(options: argparse.Namespace, title: str, *what: Any, callbacks: Any = (), **how: Any) -> None:
+def train(
+    options: argparse.Namespace,
+    title: str,
+    *what: Any,
+    callbacks: Any = (),
+    score: Score = ACCURACY,
+    **how: Any,
+) -> None:
     """Train by `fit`, close the run, and write what the options ask for; exit if ^C has stopped it."""
     with synk.timeline(options.timeline) if options.timeline else nullcontext() as timeline:
         history = fit(
             *what,
             epochs=options.epochs,
             seed=options.seed,
-            metrics=["loss", "accuracy"],
-            callbacks=[Report(title), *callbacks, *writers(options)],
+            metrics=["loss", score.metric],
+            callbacks=[Report(title), *callbacks, *writers(options, score)],
             resume=options.checkpoints,
             recover=3,
             # A scheduler's signals: what is saved is what the same command goes on from.
@@ -61,14 +68,15 @@ def train(options: argparse.Namespace, title: str, *what: Any, callbacks: Any = 
     if options.losses:
         losses = {"train": history["loss"], "test": history["val_loss"]}
         Path(options.losses).write_text(json.dumps(losses))
-    finish(history)
+    finish(history, score)
 
 
-def writers(options: argparse.Namespace) -> list[Callback]:
+def writers(options: argparse.Namespace, score: Score) -> list[Callback]:
     """Return the callbacks that write files."""
     found: list[Callback] = []
     if options.checkpoints:
-        found.append(Checkpoints(options.checkpoints, best="val_loss"))
+        # By the whole validation set, on all ranks.
+        found.append(Checkpoints(options.checkpoints, best=f"val_{score.metric}", mode=score.mode))
     if options.tensorboard:
         found.append(TensorBoard(options.tensorboard))
     return found

@@ -43,3 +43,14 @@ def test_results_are_a_table_and_a_plain_line(report, capsys):
     rows = ("test loss +│ +0.2500", "training loss +│ +0.5000", "epochs +│ +1 ", "speed +│ +1,234.6 images/s")
     for row in rows:
         assert any(re.search(row, line) for line in table), row
+
+
+def test_another_score_may_stand_in_its_place(report, capsys):
+    from synk.extensions.fit import History
+
+    history = History()
+    history.epochs = [{"loss": 0.5, "val_loss": 0.25, "val_dice": 0.95, "rows_per_second": 10.0}]
+    report.finish(history, report.Score("dice", "validation Dice", "{:.4f}", "max"))
+    *table, plain = capsys.readouterr().out.splitlines()
+    assert plain == "validation Dice 0.9500"
+    assert any(re.search("validation Dice +│ +0.9500", line) for line in table)
