@@ -3,6 +3,8 @@
 PyTensor's rewriter, excluded by name -> the same, on graphs that have what it looks for
 """
 
+from collections.abc import Iterator
+
 from pytensor.assumptions.specify import SpecifyAssumptions
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -12,12 +14,16 @@ from pytensor.graph.rewriting.basic import NodeRewriter, node_rewriter
 from pytensor.tensor.basic import Alloc, AllocDiag, Eye
 from pytensor.tensor.blockwise import Blockwise
 
+from synk.compile.rewriting.patterns import is_slow_pattern, where_nested
+from synk.compile.rewriting.sound_rewrites import GUARDED
+from synk.compile.rewriting.wrong_rewrites import LEFT_OUT
+
 APPLICABLE = "synk_applicable"  # the tag of those that are left in
 
 # They compute products with a diagonal matrix, of an orthogonal one and its transpose, or with rows of the
 # identity, in another way, and leave out the transposition of a symmetric one. To tell whether a factor is
 # one, PyTensor looks at all that it is computed from, for each product anew after each change.
-IDLE = (
+OF_MATRICES = (
     "dot_diag_to_elemwise",
     "orthogonal_dot_transpose_to_eye",
     "selection_dot_to_indexing",
@@ -70,7 +76,7 @@ def _is_matrix(variable: Variable) -> bool:
     return isinstance(variable, Constant) and sum(n != 1 for n in getattr(variable.type, "shape", ())) > 1
 
 
-def _where_applicable(rewriter: NodeRewriter) -> NodeRewriter:
+def _where_known_matrices(rewriter: NodeRewriter) -> NodeRewriter:
     @node_rewriter(rewriter.tracks())
     def applicable(fgraph, node):
         return rewriter.transform(fgraph, node) if _may_have_known_matrices(fgraph) else None
@@ -78,8 +84,18 @@ def _where_applicable(rewriter: NodeRewriter) -> NodeRewriter:
     return applicable
 
 
-for _name in IDLE:
-    for _database in ("canonicalize", "stabilize", "specialize"):
-        # Not each version has all of them.
-        for _rewriter in tuple(optdb[_database].__db__.get(_name, ())):
-            optdb[_database].register(f"applicable_{_name}", _where_applicable(_rewriter), APPLICABLE)
+def _applicable(database: str) -> Iterator[tuple[str, NodeRewriter]]:
+    """Yield names of rewrites in one of PyTensor's databases, each with what it is replaced by."""
+    for name, rewriters in tuple(optdb[database].__db__.items()):
+        for one in tuple(rewriters):
+            if name in OF_MATRICES:
+                yield name, _where_known_matrices(one)
+            elif is_slow_pattern(one) and one.name == name and name not in (*GUARDED, *LEFT_OUT):
+                yield name, where_nested(one)
+
+
+IDLE = set()  # the names
+for _database in ("canonicalize", "stabilize", "specialize"):
+    for _name, _rewriter in _applicable(_database):
+        IDLE.add(_name)
+        optdb[_database].register(f"applicable_{_name}", _rewriter, APPLICABLE)

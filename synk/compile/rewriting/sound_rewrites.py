@@ -19,6 +19,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot, Prod, add, mul, neg, reciprocal, sub, true_div
 from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
+from synk.compile.rewriting.patterns import where_nested
+
 SOUND = "synk_sound"  # the tag of all of them
 REAL = ("float16", "float32", "float64")
 
@@ -245,7 +247,7 @@ for _name, _wrong in GUARDED.items():
     for _database in ("canonicalize", "stabilize", "specialize", "uncanonicalize"):
         # Not each version has all of them.
         for _rewriter in tuple(optdb[_database].__db__.get(_name, ())):
-            optdb[_database].register(f"sound_{_name}", _unless(_wrong, _rewriter), SOUND)
+            optdb[_database].register(f"sound_{_name}", _unless(_wrong, where_nested(_rewriter)), SOUND)
 
 optdb.register("cast_terms", CastTerms(), SOUND, position=1.69)  # before the search, at 1.7
 optdb.register(

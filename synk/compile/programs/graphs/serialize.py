@@ -144,8 +144,9 @@ class _GraphPickler(CodePickler):
 
     def reducer_override(self, obj):
         kind = type(obj)
-        if kind not in self._ways:  # once for each: PyTensor's classes are abstract ones, slow to ask
-            self._ways[kind] = next((way for base, way in WAYS if issubclass(kind, base)), _as_code)
+        if kind not in self._ways:
+            # PyTensor's classes are abstract: `issubclass` would ask all their hundreds of subclasses.
+            self._ways[kind] = next((WAYS[base] for base in kind.__mro__ if base in WAYS), _as_code)
         return self._ways[kind](self, obj)
 
     def _reduce_node(self, node):
@@ -193,13 +194,13 @@ def _as_code(pickler: _GraphPickler, obj: Any) -> Any:
     return CodePickler.reducer_override(pickler, obj)
 
 
-# How an object of a class is pickled: by the first that fits.
-WAYS: tuple[tuple[type, Callable[[_GraphPickler, Any], Any]], ...] = (
-    (Variable, _GraphPickler._reduce_variable),
-    (Apply, _GraphPickler._reduce_node),
-    (FunctionGraph, _GraphPickler._reduce_graph),
-    (Op, _GraphPickler._reduce_op),
-)
+# How objects of a class, and of those that inherit from it, are pickled.
+WAYS: dict[type, Callable[[_GraphPickler, Any], Any]] = {
+    Variable: _GraphPickler._reduce_variable,
+    Apply: _GraphPickler._reduce_node,
+    FunctionGraph: _GraphPickler._reduce_graph,
+    Op: _GraphPickler._reduce_op,
+}
 
 
 class _GraphUnpickler(pickle.Unpickler):
