@@ -7,13 +7,25 @@
 Ronneberger, Fischer and Brox (2015), arXiv:1505.04597, with padded convolutions and batch normalisation.
 """
 
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 
 from synk.extensions import losses
-from synk.extensions.layers import BatchNorm, Conv, ConvTranspose, Joined, MaxPool, ReLU, Sequential
+from synk.extensions.layers import (
+    BatchNorm,
+    Conv,
+    ConvTranspose,
+    GroupNorm,
+    Joined,
+    MaxPool,
+    ReLU,
+    Sequential,
+)
+
+GROUPS = 8  # of channels, where each image is normalised by itself
 
 
 class Network(NamedTuple):
@@ -27,7 +39,7 @@ class Network(NamedTuple):
     updates: list[tuple[Any, Any]]  # of the running statistics
 
 
-def build(images: Any, masks: Any, base: int, depth: int, seed: int, own_norms: bool = False) -> Network:
+def build(images: Any, masks: Any, base: int, depth: int, seed: int, norm: str = "all") -> Network:
     """Make a network with random weights.
 
     Parameters
@@ -42,12 +54,12 @@ def build(images: Any, masks: Any, base: int, depth: int, seed: int, own_norms: 
         Levels down.
     seed : int
         Of the weights.
-    own_norms : bool
-        Whether each rank normalises by its own rows. Else statistics are those of all ranks' rows, and a
-        step is that of one process.
+    norm : {"all", "own", "group"}
+        Normalise by the rows of all ranks, by each rank's own, or each image by itself, in groups of
+        channels. With "own" alone, a step is not that of one process.
     """
     rng = np.random.default_rng(seed)
-    model = unet(base, depth, rng, own_norms=own_norms, dtype=images.dtype)
+    model = unet(base, depth, rng, norm=norm, dtype=images.dtype)
     logits, (train_logits, updates) = model(images), model.training(images)
     # A pixel is in the mask where its probability is more than a half.
     hard = pt.gt(logits, 0).astype(images.dtype)
@@ -61,15 +73,20 @@ def build(images: Any, masks: Any, base: int, depth: int, seed: int, own_norms: 
     )
 
 
-def unet(base: int, depth: int, rng: np.random.Generator, *, own_norms: bool, dtype: str) -> Sequential:
+def unet(base: int, depth: int, rng: np.random.Generator, *, norm: str, dtype: str) -> Sequential:
     """Return the layers, from one channel to one logit a pixel."""
+
+    def normalising(n: int) -> BatchNorm | GroupNorm:
+        if norm == "group":
+            return GroupNorm(n, groups=gcd(n, GROUPS), dtype=dtype)
+        return BatchNorm(n, all_ranks=norm == "all", dtype=dtype)
 
     def two_convolutions(n_in: int, n: int) -> dict[str, Any]:
         layers: dict[str, Any] = {}
         for place, channels in (("1", n_in), ("2", n)):
             # Normalisation takes out any constant, so biases would be of no use.
             layers[f"conv{place}"] = Conv(channels, n, 3, padding=1, bias=False, rng=rng, dtype=dtype)
-            layers[f"norm{place}"] = BatchNorm(n, all_ranks=not own_norms, dtype=dtype)
+            layers[f"norm{place}"] = normalising(n)
             layers[f"relu{place}"] = ReLU()
         return layers
 

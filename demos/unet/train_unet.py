@@ -38,7 +38,7 @@ def main() -> None:
     known, unknown = make_pairs(options)
     x = pt.tensor("images", shape=(None, *known.images.shape[1:]), dtype="float32")
     y = pt.tensor("masks", shape=(None, *known.masks.shape[1:]), dtype="uint8")
-    network = model.build(x, y, options.base, options.depth, options.seed, options.own_norms)
+    network = model.build(x, y, options.base, options.depth, options.seed, options.norm)
     # A training that goes on with more or fewer ranks takes the same steps.
     replicas = options.replicas or n_ranks
     n_rows, batch_size = len(known.masks), replicas * options.batch_size
@@ -104,7 +104,12 @@ def parse() -> argparse.Namespace:
     add("--size", type=int, default=128, help="of the images, in pixels")
     add("--base", type=int, default=32, help="channels of the first level")
     add("--depth", type=int, default=4, help="levels down, each with twice the channels")
-    add("--own-norms", action="store_true", help="have each rank normalise by its own images")
+    add(
+        "--norm",
+        choices=("all", "own", "group"),
+        default="all",
+        help="normalise by images of all ranks, by each rank's own, or each by itself",
+    )
     add("--epochs", type=int, default=20, help="times through the training set")
     add("--batch-size", type=int, default=8, help="images in a step, for each rank")
     add("--rate", type=float, default=LEARNING_RATE, help="of Adam, for each rank")

@@ -13,8 +13,8 @@ A layer only builds graphs: there is no training loop inside, and nothing here k
 
 from synk.extensions.layers.base import Layer
 from synk.extensions.layers.networks import Joined, Residual, Sequential
-from synk.extensions.layers.norms import LayerNorm
-from synk.extensions.layers.plain import AvgPool, Flatten, GlobalAvgPool, MaxPool, ReLU
+from synk.extensions.layers.norms import GroupNorm, LayerNorm
+from synk.extensions.layers.plain import AvgPool, Flatten, GlobalAvgPool, MaxPool, ReLU, Upsample
 from synk.extensions.layers.regularise import BatchNorm, Dropout
 from synk.extensions.layers.summary import summary
 from synk.extensions.layers.weights import Conv, ConvTranspose, Dense, Embedding
@@ -29,6 +29,7 @@ __all__ = [
     "Embedding",
     "Flatten",
     "GlobalAvgPool",
+    "GroupNorm",
     "Joined",
     "Layer",
     "LayerNorm",
@@ -36,6 +37,7 @@ __all__ = [
     "ReLU",
     "Residual",
     "Sequential",
+    "Upsample",
     "summary",
 ]
 

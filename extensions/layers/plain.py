@@ -1,4 +1,4 @@
-"""Layers without parameters: rectifiers, pooling, flattening.
+"""Layers without parameters: rectifiers, pooling, other sizes of images, flattening.
 
 x -> one operation of `synk.ops` -> y
 """
@@ -35,8 +35,8 @@ class ReLU(Layer):
         return ops.relu(x)
 
 
-class _Pool(Layer):
-    """A pooling operation with its options."""
+class _WithOptions(Layer):
+    """An operation on images with its options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _Pool(Layer):
         return ", ".join(f"{key}={value}" for key, value in self.options.items())
 
 
-class MaxPool(_Pool):
+class MaxPool(_WithOptions):
     """The largest value in every window: `synk.ops.max_pool2d`.
 
     Parameters
@@ -90,7 +90,7 @@ class MaxPool(_Pool):
         return ops.max_pool2d(checked(self, x, [IMAGES]), **self.options)
 
 
-class AvgPool(_Pool):
+class AvgPool(_WithOptions):
     """The mean of every window: `synk.ops.avg_pool2d`.
 
     Parameters
@@ -131,6 +131,57 @@ class AvgPool(_Pool):
             `x` has another number of axes, or as of `synk.ops.avg_pool2d`.
         """
         return ops.avg_pool2d(checked(self, x, [IMAGES]), **self.options)
+
+
+class Upsample(_WithOptions):
+    """Images in another size, mostly a larger one: `synk.ops.upsample2d`.
+
+    Parameters
+    ----------
+    scale : number or (number, number), optional
+        How many times as high and wide.
+    size : int or (int, int), optional
+        Height and width of the result, instead of `scale`.
+    mode : {"nearest", "bilinear"}
+    align_corners : bool
+        As of `synk.ops.upsample2d`.
+
+    See Also
+    --------
+    synk.extensions.layers.ConvTranspose : makes images larger by weights.
+
+    Examples
+    --------
+    >>> layer = layers.Upsample(2, mode="bilinear")
+    >>> x = pt.ftensor4("x")
+    >>> f = synk.function([x], layer(x))
+    >>> f(np.ones((2, 3, 8, 8), "float32")).shape
+    (2, 3, 16, 16)
+    """
+
+    def __init__(
+        self,
+        scale: Any = None,
+        *,
+        size: Any = None,
+        mode: str = "nearest",
+        align_corners: bool = False,
+    ) -> None:
+        super().__init__(scale=scale, size=size, mode=mode, align_corners=align_corners)
+
+    def __call__(self, x: Any) -> Any:
+        """Return the images in their new size, shape (images, channels, height, width).
+
+        Parameters
+        ----------
+        x : 4-D tensor, shape (images, channels, height, width)
+
+        Raises
+        ------
+        TypeError, ValueError
+            `x` has another number of axes, or as of `synk.ops.upsample2d`.
+        """
+        return ops.upsample2d(checked(self, x, [IMAGES]), **self.options)
 
 
 class GlobalAvgPool(Layer):

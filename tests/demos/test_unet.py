@@ -43,14 +43,14 @@ def test_networks_are_as_large_as_counted(module, base, depth, bottom, n_paramet
     widths = [base * 2**level for level in range(depth + 1)]
     counted = sum(block(n_in, n) for n_in, n in zip([1, *widths[:-1]], widths, strict=True))
     counted += sum(block(2 * n, n) + 4 * 2 * n * n + n for n in widths[:-1]) + base + 1
-    made = module("model").unet(base, depth, np.random.default_rng(0), own_norms=False, dtype="float32")
+    made = module("model").unet(base, depth, np.random.default_rng(0), norm="all", dtype="float32")
     assert made.n_parameters == counted == n_parameters
     assert max(param.type.shape[0] for param in made.params.values()) == widths[-1] == bottom
 
 
 @pytest.mark.parametrize("dtype", ["float64", slow("float32")])
-@pytest.mark.parametrize("n_ranks", [2, slow(3), slow(1)])
-def test_a_step_is_that_of_one_process(module, ranks, n_ranks, dtype):
+@pytest.mark.parametrize(("n_ranks", "norm"), [(2, "all"), slow(3, "all"), slow(1, "all"), slow(3, "group")])
+def test_a_step_is_that_of_one_process(module, ranks, n_ranks, norm, dtype):
     """Dice of the batch, and statistics of all ranks: also of one image, which leaves ranks without any."""
     from synk.extensions import train, updates
 
@@ -60,7 +60,7 @@ def test_a_step_is_that_of_one_process(module, ranks, n_ranks, dtype):
     x, y = (
         pt.tensor(name, shape=(None, 1, 8, 8), dtype=kind) for name, kind in (("x", dtype), ("y", "uint8"))
     )
-    spread, alone = (model.build(x, y, base=2, depth=1, seed=0) for _ in range(2))
+    spread, alone = (model.build(x, y, base=2, depth=1, seed=0, norm=norm) for _ in range(2))
     params = list(alone.params.values())
     gradients = pytensor.grad(alone.train_loss, params)
     descent = [(p, p - np.asarray(0.1, dtype) * g) for p, g in zip(params, gradients, strict=True)]

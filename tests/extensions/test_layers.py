@@ -9,6 +9,7 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import synk
+from support.slow import slow
 from synk import ops
 from synk.extensions import initialisers, schedules, train, updates
 from synk.extensions.layers import (
@@ -21,6 +22,7 @@ from synk.extensions.layers import (
     Embedding,
     Flatten,
     GlobalAvgPool,
+    GroupNorm,
     Joined,
     Layer,
     LayerNorm,
@@ -28,6 +30,7 @@ from synk.extensions.layers import (
     ReLU,
     Residual,
     Sequential,
+    Upsample,
     summary,
 )
 
@@ -121,6 +124,20 @@ def test_layer_norm_normalises_each_row():
     expected = centred / np.sqrt(value.var(-1, keepdims=True) + 1e-3) * gamma + beta
     np.testing.assert_allclose(run(x, layer(x), value), expected, rtol=1e-9, atol=1e-12)
     assert layer.training(x)[1] == []
+
+
+@pytest.mark.parametrize("groups", [2, slow(6)])
+def test_group_norm_normalises_groups_of_each_image(groups):
+    x = images(channels=6)
+    layer = GroupNorm(6, groups=groups, eps=1e-3, dtype="float64")
+    gamma, beta = np.arange(1.0, 7), np.arange(6.0)
+    layer.params["gamma"].set_value(gamma)
+    layer.params["beta"].set_value(beta)
+    value = 3 * drawn(x) + 2
+    parts = value.reshape(len(value), groups, -1)
+    parts = (parts - parts.mean(-1, keepdims=True)) / np.sqrt(parts.var(-1, keepdims=True) + 1e-3)
+    expected = parts.reshape(value.shape) * gamma.reshape(-1, 1, 1) + beta.reshape(-1, 1, 1)
+    np.testing.assert_allclose(run(x, layer(x), value), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_embedding_looks_vectors_up():
@@ -258,6 +275,11 @@ def test_pooling_takes_its_options():
         (
             AvgPool(3, (2, 1), padding=1, count_padding=False),
             ops.avg_pool2d(x, 3, stride=(2, 1), padding=1, count_padding=False),
+        ),
+        (Upsample(2), x.repeat(2, 2).repeat(2, 3)),
+        (
+            Upsample(size=(9, 11), mode="bilinear", align_corners=True),
+            ops.upsample2d(x, size=(9, 11), mode="bilinear", align_corners=True),
         ),
         (GlobalAvgPool(), x.mean(axis=(2, 3))),
         (Flatten(), x.reshape((-1, 192))),
@@ -605,6 +627,12 @@ def test_a_network_learns_by_heart(module_ranks):
             r"the branch gives shape \(None, 3, 4, 4\) and the shortcut \(None, 3, 8, 8\), which differ",
         ),
         (lambda: Joined(ReLU(), axis=2)(matrix(4)), ValueError, "joins along axis 2 of shape"),
+        (lambda: GroupNorm(4, groups=3), ValueError, "groups=3 does not divide n=4 channels"),
+        (
+            lambda: GroupNorm(4, groups=2)(images("float32")),
+            ValueError,
+            r"GroupNorm\(4, .* takes 4 chan",
+        ),
         (lambda: ConvTranspose(4, 6, 3, groups=4, rng=generator()), ValueError, "groups=4 does not divide"),
         (lambda: Dense(0, 3, rng=generator()), ValueError, "n_in=0 is not positive"),
         (lambda: Dense(3, 2.0, rng=generator()), TypeError, r"n_out=2.0 is no integer"),
