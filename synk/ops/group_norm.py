@@ -230,13 +230,8 @@ class GroupNormGradient(GroupNormOp):
         gy, x = gy.dimshuffle(order), x.dimshuffle(order)
         n_images, channels, height, width = lengths("NCHW", tuple(x.shape))
         parts = (n_images, self.groups, channels // self.groups, height * width)
-        of_channels = (1, self.groups, channels // self.groups, 1)
-        x, g, gamma, beta = (
-            x.reshape(parts),
-            gy.reshape(parts),
-            gamma.reshape(of_channels),
-            beta.reshape(of_channels),
-        )
+        x, g = x.reshape(parts), gy.reshape(parts)
+        gamma, beta = (v.reshape(parts[1:3]).dimshuffle("x", 0, 1, "x") for v in (gamma, beta))
         centred = x - x.mean(axis=(2, 3), keepdims=True)
         variance = pt.sqr(centred).mean(axis=(2, 3), keepdims=True)
         inv_std = 1 / pt.sqrt(variance + constant(self.eps, variance))

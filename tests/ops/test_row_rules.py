@@ -5,10 +5,13 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+import synk
 from support.exact.simulated import OneProcess, Simulated
+from support.slow import slow
 from synk import ops
 from synk.exact.define import define
 
+N_RANKS = 3
 RANKS = (1, 2, 3, 5)
 ROWS = (7, 2)
 FEW = (1, 0)
@@ -133,6 +136,34 @@ def test_dropout_draws_for_the_rows_of_each_rank():
     assert exact.output_modes == ("gather", "sum")
     assert not exact.needs_all_rows
     assert not exact.parts
+
+
+def decoder(y):
+    """Layers that make images smaller and larger again, joined with what they were."""
+    h = ops.relu(ops.group_norm(ops.conv2d(y, filters, padding=((1, 0), (1, 0))), gamma, beta, 3))
+    low = ops.avg_pool2d(ops.max_pool2d(h, 2), 2, stride=1, padding=1)
+    larger = ops.conv_transpose2d(low, filters, stride=2, padding=1, output_padding=1)
+    smooth = ops.upsample2d(low, (2, 1.7), mode="bilinear")
+    return pt.join(1, ops.pad(ops.crop(h, 1), 1), ops.crop(larger, size=h), ops.crop(smooth, size=h))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "order"),
+    [(7, 1), slow(7, 2), slow(1, 2), slow(0, 2)],
+    ids=["uneven", "penalty", "one", "none"],
+)
+@pytest.mark.usefixtures("module_ranks")
+def test_ranks_with_few_rows_or_none_have_the_numbers_of_one_process(n_rows, order):
+    """A first call that is checked computes on one rank, too, and raises an error unless they agree."""
+    y = decoder(images)
+    loss = (y * pt.tanh(y)).sum()
+    wanted = [loss, y, *pytensor.grad(loss, [filters, gamma])]
+    if order == 2:
+        wanted += pytensor.grad((pytensor.grad(loss, images) ** 2).sum(), [filters])
+    function = synk.function([images], wanted, check="first")
+    found = function(DRAWS[images](np.random.default_rng(3), n_rows))
+    assert found[1].shape == (n_rows, 9, 5, 5)
+    assert list(function.output_modes) == ["sum", "gather", *["sum"] * (order + 1)]
 
 
 # --- collectives that the user wrote -----------------------------------------------------------------
