@@ -5,13 +5,12 @@ Definition -> without_collectives -> a Definition that computes the same on one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from pytensor.graph.basic import Variable
 
+from synk.compile.programs.graphs.origin import remade
 from synk.compile.programs.graphs.serialize import topological
-from synk.compile.programs.graphs.substitute import substitute
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.definition import Definition
 
@@ -21,9 +20,14 @@ def without_collectives(definition: Definition) -> Definition:
 
     On one rank a collective changes nothing, but it would copy gradients.
     """
-    results = definition.results
-    while given := _given_to_collectives(results):  # one pass for each collective in a chain of them
-        results = substitute(results, given)
+    new: dict[Variable, Variable] = {}
+    for node in topological(definition.results):
+        inputs = [new.get(variable, variable) for variable in node.inputs]
+        if isinstance(node.op, CollectiveOp):
+            new.update(zip(node.outputs, inputs, strict=False))  # the rest: lengths and `ranks`
+        elif inputs != node.inputs:
+            new.update(zip(node.outputs, remade(node, inputs).outputs, strict=True))
+    results = [new.get(variable, variable) for variable in definition.results]
     n_outputs = len(definition.outputs)
     pairs = zip(definition.updates, results[n_outputs:], strict=True)
     return replace(
@@ -31,12 +35,3 @@ def without_collectives(definition: Definition) -> Definition:
         outputs=tuple(results[:n_outputs]),
         updates=tuple(replace(update, value=value) for update, value in pairs),
     )
-
-
-def _given_to_collectives(results: Sequence[Variable]) -> dict[Variable, Variable]:
-    return {
-        output: value
-        for node in topological(results)
-        if isinstance(node.op, CollectiveOp)
-        for output, value in zip(node.outputs, node.inputs, strict=False)  # the rest: lengths and `ranks`
-    }

@@ -9,6 +9,7 @@ import synk
 from support.slow import slow
 from synk import ops
 from synk.compile.programs.graphs.serialize import topological
+from synk.exact import alone
 from synk.exact.alone import without_collectives
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.define import define
@@ -28,6 +29,20 @@ def test_none_are_left_of_several_one_after_another():
     exact = exact_definition(definition)
     assert len(collectives(exact)) > 2
     assert collectives(without_collectives(exact)) == []
+
+
+def test_a_chain_of_them_is_gone_through_once(monkeypatch):
+    remade = []
+    plain = alone.remade
+    monkeypatch.setattr(alone, "remade", lambda node, inputs: remade.append(node) or plain(node, inputs))
+    x = h = pt.dmatrix("x")
+    for _ in range(30):
+        h = pt.tanh(h - ops.all_reduce(h.sum(0), "sum"))
+    exact = exact_definition(define("f", [x], [h]))
+    n_collectives = len(collectives(exact))
+    assert n_collectives >= 30
+    assert collectives(without_collectives(exact)) == []
+    assert 0 < len(remade) <= len(topological(exact.results)) - n_collectives
 
 
 @pytest.mark.parametrize("op", ["sum", "max", *map(slow, ["prod", "min", "avg"])])
