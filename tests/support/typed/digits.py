@@ -71,6 +71,9 @@ def main(folder: Path) -> float:
     classes: np.ndarray = classify(data, batch=slice(0, 100), num_slices=2)
     assert classes.shape == (100,)
     print(classify.profile(data, n_calls=1))
+    with synk.timeline(folder / "run.json") as timeline:
+        classify(data)
+    print(timeline.summary())
     synk.close()
     return float(max(history["val_accuracy"]))
 

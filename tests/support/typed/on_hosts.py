@@ -67,9 +67,8 @@ def main(folder: Path, hosts: str | Sequence[str] | None = None) -> list[float]:
 
     counters = synk.on_ranks(Counter, 5)
     assert_type(counters(1), list[int])
-    with synk.turn("record"), synk.timeout(60), synk.timeline(folder / "run.json") as timeline:
+    with synk.turn("record"), synk.timeout(60):
         losses.append(float(together(inputs, targets)))
-    print(timeline.summary())
     assert_type(synk.pids(), tuple[int, ...])
     synk.close()
     return losses
