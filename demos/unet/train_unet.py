@@ -1,7 +1,7 @@
 """Train a U-Net to find objects in images, with a Dice loss over the whole batch, on several ranks.
 
     python train_unet.py --ranks 8 --images images/ --masks masks/          512 channels at the bottom
-    python train_unet.py --ranks 2 --base 16 --depth 3 --size 64 --rate 1e-3 --epochs 9      `make unet`
+    python train_unet.py --ranks 2 --base 16 --depth 3 --size 64 --rate 1e-3 --epochs 11     `make unet`
     python train_unet.py ... --checkpoints run                              goes on when it is called again
 
 Beside this file: `pairs` has images and masks, `model` the network, `picture` draws predictions beside truth.

@@ -60,7 +60,7 @@ def compare(found, wanted):
 
 SOON = [foreign_rules.total_norm]
 RULES = [rule if rule in SOON else slow(rule) for rule in foreign_rules.RULES]
-MORE = [foreign_rules.polyak, slow(foreign_rules.newton)]
+MORE = [slow(rule) for rule in (foreign_rules.polyak, foreign_rules.newton)]
 
 
 @pytest.mark.parametrize("rule", [*RULES, *MORE], ids=lambda rule: rule.__name__)

@@ -103,6 +103,7 @@ def test_weights_decay_and_biases_do_not():
     same(model.values(), {"W": decaying["W"], "b": plain["b"]})
 
 
+@pytest.mark.slow
 def test_another_choice_of_what_decays_gives_adamw(module_ranks):
     model = Regression()
     rule = updates.decayed(updates.adam, 0.01, decays=lambda param: True)
