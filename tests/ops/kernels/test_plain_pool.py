@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from support.cases.images import check_entry, normal, perform, poolings
 from synk.ops.kernels.plain_pool import PlainPool
 from synk.ops.kernels.window import LAYOUTS, Pooling, Window, lengths, ordered
-from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
+from synk.ops.pool import (
+    AvgPool2d,
+    AvgPool2dGradient,
+    GlobalAvgPool2d,
+    MaxPool2d,
+    MaxPool2dChosen,
+    MaxPool2dGradient,
+)
 
 few = settings(max_examples=40)
 
@@ -32,6 +39,15 @@ def test_max_pool_gradient(case, strange):
     if strange:
         gy[gy > 1] = np.inf  # where it is not wanted, it must not become NaN
     check_entry(MaxPool2dGradient(pooling), gy, index, *lengths(pooling.layout, shape)[2:])
+
+
+@settings(max_examples=15)
+@given(poolings(), st.booleans())
+def test_chosen_pixels(case, strange):
+    pooling, shape, _ = case
+    _, index = perform(MaxPool2d(pooling), normal(shape))
+    x = np.random.default_rng(0).choice(STRANGE, shape) if strange else normal(shape, 1)
+    check_entry(MaxPool2dChosen(pooling), x, index)
 
 
 @few

@@ -1,7 +1,7 @@
 """Compile the C files of this package when they are first needed, and call their functions.
 
-All files are compiled at the same time, once for each machine and dtype, by the compiler of elementwise
-kernels; the libraries are kept in the same store. Where that fails, a warning says so once, and
+Files that go together are compiled at the same time, once for each machine and dtype, by the compiler of
+elementwise kernels; the libraries are kept in the same store. Where that fails, a warning says so once, and
 `CFunction.form` returns None: then the caller computes with NumPy.
 
     common.c, name.c, dtype -> source -> Libraries -> library -> CFunction.form(dtype) -> function of C
@@ -24,7 +24,10 @@ from synk.compile.native.store import Store, name_of
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
 
-FILES = ("batch_norm", "cross_entropy", "group_norm", "layer_norm", "pool", "resampling")
+# Most networks need these: compiled at the same time, all take no longer than the longest.
+TOGETHER = ("batch_norm", "cross_entropy", "layer_norm", "pool")
+# Each of these is compiled when it is needed, since few networks need it.
+APART = ("group_norm", "resampling")
 
 # By file: the other files whose text is put before it.
 NEEDS = {"batch_norm": ("moments", "channels"), "group_norm": ("moments", "channels")}
@@ -60,7 +63,7 @@ class CFunction:
         if kind not in self._forms:
             if kind not in TYPES:
                 raise TypeError(f"{self.name} takes float32 and float64, not {kind}; cast its input")
-            compiled = libraries(kind)[self.file]
+            compiled = libraries(kind, (self.file,) if self.file in APART else TOGETHER)[self.file]
             if compiled is None:
                 return None
             function = getattr(compiled, f"{self.name}_{kind}", None)
@@ -96,19 +99,18 @@ def available() -> bool:
 
 
 @cache
-def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
-    """Return the library of each C file for a dtype; None, after a warning, if it cannot be compiled."""
+def libraries(dtype: str, names: tuple[str, ...]) -> dict[str, ctypes.CDLL | None]:
+    """Return the library of each C file, for a dtype; None, after a warning, if it cannot be compiled."""
     compiler = find_compiler()
     if compiler is None:
         _warn(f"there is no C compiler ({why_none()})", "install gcc, or set CC to a compiler")
-        return dict.fromkeys(FILES)
-    # A network needs most files; compiled at the same time, all take no longer than the longest.
-    found = load_all(Libraries(compiler, Store()), [source(file, dtype) for file in FILES])
+        return dict.fromkeys(names)
+    found = load_all(Libraries(compiler, Store()), [source(file, dtype) for file in names])
     for library in found:
         if isinstance(library, CompileError):
             _warn(str(library), "set CC to a C compiler that works")
     loaded = [None if isinstance(library, CompileError) else library for library in found]
-    return dict(zip(FILES, loaded, strict=True))
+    return dict(zip(names, loaded, strict=True))
 
 
 def load_all(libraries: Libraries, sources: Sequence[str]) -> list[ctypes.CDLL | CompileError]:

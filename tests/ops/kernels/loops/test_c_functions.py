@@ -154,6 +154,20 @@ def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     assert compiled[f"{name}_{dtype}"]
 
 
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "files"), [("resampling", 1), ("cross_entropy", 4)])
+def test_what_few_networks_need_is_compiled_by_itself(tmp_path, first, files):
+    code = (
+        "import numpy as np; from synk.ops.kernels.loops.c_functions import CFunction;"
+        f"names = {{'resampling': 'resample', 'cross_entropy': 'cross_entropy'}}; first = {first!r};"
+        "assert CFunction(first, names[first], 'a').form(np.dtype('float32'))"
+    )
+    environment = {**os.environ, "SYNK_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=200)
+    assert len(list(tmp_path.rglob("*.so"))) == files
+
+
 @pytest.mark.slow
 def test_nothing_is_compiled_by_an_import(tmp_path):
     code = "from synk.ops.kernels.loops import LoopKernels; LoopKernels(None).batch_norm(0.1, True, 'NHWC')"
