@@ -152,11 +152,28 @@ STEPS = {
     "norm": lambda x, y: normalised(y),
     "pool": lambda x, y: ops.max_pool2d(y, 3, stride=1, padding=1),
     "mean": lambda x, y: ops.avg_pool2d(y, 3, stride=1, padding=1),
+    "transposed": lambda x, y: ops.conv_transpose2d(y, weights(3, 3, 3, 3), padding=1),
+    "groups": lambda x, y: ops.group_norm(y, weights(3) + 2, weights(3), 3, eps=0.1),
+    "edges": lambda x, y: ops.pad(ops.crop(y, ((1, 0), (0, 2))), ((0, 1), (1, 1)), value=0.5),
+    "resize": lambda x, y: ops.upsample2d(ops.crop(y, 1), size=(6, 6), mode="bilinear"),
     "join": lambda x, y: pt.concatenate([y[:, :1], x[:, 1:2], y[:, 2:]], axis=1),
     "centre": lambda x, y: y - y.mean(axis=(2, 3), keepdims=True),
     "turn": lambda x, y: y.transpose(0, 1, 3, 2),
     "reshape": lambda x, y: y.reshape((y.shape[0], 9, -1)).reshape(x.shape),
 }
+
+
+def test_a_decoder_moves_the_input_once():
+    x = pt.tensor4("x", shape=(None, 3, 6, 6))
+    y = ops.conv2d(x, weights(3, 3, 3, 3), padding=1)
+    for name in ("groups", "pool", "transposed", "edges", "resize", "join"):
+        y = STEPS[name](x, y)
+    f = compiled([x], y)
+    layouts = [node.op.layout for node in f.maker.fgraph.apply_nodes if isinstance(node.op, ImageOp)]
+    assert layouts == ["NHWC"] * 8
+    assert count(f, CpuContiguous) == 1
+    values = images(2, 3, 6, 6)
+    np.testing.assert_allclose(f(values), as_written([x], y)(values), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow
