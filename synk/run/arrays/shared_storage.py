@@ -139,10 +139,6 @@ class SharedStorage:
         self._reshaped: set[int] = set()  # variables whose values no longer have the shapes of their arrays
         own.on_drop = self.release
 
-    @property
-    def _is_active(self) -> bool:
-        return self._is_used and self._ranks.n_ranks > 1
-
     def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
         """Store variables in shared memory if they are not there yet and there is room.
 
@@ -150,7 +146,7 @@ class SharedStorage:
         must.
         """
         wanted = {}
-        for identity in identities if self._is_active else ():
+        for identity in identities if self._is_used else ():
             shape = self._own.value(identity).shape
             known = None if identity in self._once else self._placements.get(identity)
             whole = alike or identity in self._reshaped
@@ -165,7 +161,7 @@ class SharedStorage:
         While each storage holds its array, `ensure` need not be called again. Return None if it must be
         called every time, because there was no room for a variable.
         """
-        if not self._is_active:
+        if not self._is_used:
             return []
         stored_arrays = []
         for identity in identities:
@@ -192,7 +188,7 @@ class SharedStorage:
         A variable has None instead of a list if shared memory is not used or has no room. In a list, the
         ranks of other machines have None, as this process does not see their arrays.
         """
-        if self._is_active:
+        if self._is_used:
             self._reshaped.difference_update(wanted)
             self._store({n: shapes for n, shapes in wanted.items() if not self._has(n, shapes)})
         return [self._arrays(n) if self._has(n, shapes) else None for n, shapes in wanted.items()]

@@ -139,8 +139,6 @@ class ShardedUpdate(StepFunction):
     def _reason(self) -> str:
         """Return why every rank updates all variables; nothing if each updates a part."""
         owner = self._owner
-        if owner.n_ranks == 1:
-            return "there is one rank"
         if not owner.on_host:
             return "ranks compute on devices with memory of their own"
         if owner.on_machines:
