@@ -18,6 +18,16 @@ SECONDS = 400
 MNIST = ("mnist/train_mnist.py", "--epochs=2", "--batch-size=500")
 RESNET = ("resnet/train_resnet.py", "--depth=18", "--size=32", "--synthetic=48", "--classes=4", "--epochs=2")
 
+UNET = (
+    "unet/train_unet.py",
+    "--base=2",
+    "--depth=2",
+    "--size=16",
+    "--synthetic=20",
+    "--batch-size=2",
+    "--epochs=2",
+)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_core():
@@ -61,3 +71,17 @@ def test_a_training_has_the_losses_of_one_machine(hosts, tmp_path, training):
         # Large gradients are added up machine by machine: they are rounded in another order, and in float32
         # what that changes grows from step to step.
         np.testing.assert_allclose(of_hosts[name], expected, rtol=1e-3, err_msg=name)
+
+
+def test_a_dice_loss_over_hosts_is_that_of_one_rank(hosts, tmp_path):
+    """Batches and rate are those of three ranks, on one that never waits for others to compile."""
+    pytest.importorskip("rich")
+    paths = [tmp_path / "hosts.json", tmp_path / "one.json"]
+    script, *options = UNET
+    run_on(hosts, DEMOS / script, *options, f"--ranks={N_HOSTS}", "--losses", paths[0])
+    alone = ["--ranks=1", f"--replicas={N_HOSTS}", "--losses", paths[1]]
+    run(DEMOS / script, *options, *alone, seconds=SECONDS)
+    of_hosts, of_one = (json.loads(path.read_text()) for path in paths)
+    assert of_hosts.keys() == of_one.keys()
+    for name, expected in of_one.items():
+        np.testing.assert_allclose(of_hosts[name], expected, rtol=1e-4, err_msg=name)
