@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytensor.tensor as pt
 
 from synk.extensions.layers.base import Layer
+from synk.extensions.layers.networks import Network
 
 
 class Row(NamedTuple):
@@ -83,23 +84,25 @@ def summary(layer: Layer, x: Any) -> str:
 def noted(layer: Layer, rows: list[Row]) -> Iterator[None]:
     """Let the innermost layers of a network note their outputs, while graphs are built."""
     counted: set[Any] = set()
-    changed: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    before: dict[Network, dict[str, Layer]] = {}
 
-    def enter(network: Layer) -> None:
-        layers = getattr(network, "layers", {})
-        changed.append((layers, dict(layers)))
-        for key, inner in list(layers.items()):
-            if getattr(inner, "layers", None):
+    def enter(network: Network) -> None:
+        if network in before:
+            return  # it stands in two places
+        before[network] = dict(network.layers)
+        for key, inner in before[network].items():
+            if isinstance(inner, Network):
                 enter(inner)
             else:
-                layers[key] = _Noting(inner, rows, counted)
+                network.layers[key] = _Noting(inner, rows, counted)
 
-    enter(layer)
+    if isinstance(layer, Network):
+        enter(layer)
     try:
         yield
     finally:
-        for layers, before in reversed(changed):
-            layers.update(before)
+        for network, layers in before.items():
+            network.layers.update(layers)
 
 
 class _Noting(Layer):

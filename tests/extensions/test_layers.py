@@ -406,6 +406,17 @@ def test_parameters_of_a_layer_in_two_places_are_counted_once():
     assert lines[-1] == ["20", "80"]
 
 
+def test_a_network_in_two_places_has_its_lines_twice():
+    block = Sequential(dense=Dense(4, 4, rng=generator()), relu=ReLU())
+    model = Sequential(first=block, second=block)
+    lines = [line.split() for line in summary(model, matrix(4, "float32")).splitlines()]
+    assert [(line[0], line[-2]) for line in lines[2:6]] == [
+        *(("first.dense", "20"), ("first.relu", "0"), ("first.dense", "0"), ("first.relu", "0")),
+    ]
+    assert list(model.layers.values()) == [block, block]
+    assert repr(block.layers["dense"]) == "Dense 'first.dense'(4 -> 4)"
+
+
 def test_a_block_begun_with_zero_gamma_is_its_shortcut():
     x = images(channels=8)
     block = make_block(8, 8, generator())
