@@ -16,6 +16,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from synk.extensions.layers.base import Layer, Pair, as_layer, path
+from synk.values.checks import may_be_equal
 
 
 class Network(Layer):
@@ -139,15 +140,18 @@ class Ways(Network):
         ValueError
             Branch and shortcut have shapes that do not fit each other, as far as they are known.
         """
-        return self.joined(*[*(layer(x) for layer in self.layers.values()), x][:2])
+        shortcut = self.layers.get("shortcut")
+        return self.joined(self.layers["branch"](x), x if shortcut is None else shortcut(x))
 
     def training(self, x: Any) -> tuple[Any, list[Pair]]:
         """Return the output as for training, and the updates of both ways.
 
         Parameters and errors are those of the call, and of `Sequential.training`.
         """
-        ways, updates = zip(*[layer.training(x) for layer in self.layers.values()], strict=True)
-        return self.joined(*[*ways, x][:2]), _each_once([pair for pairs in updates for pair in pairs])
+        branch, updates = self.layers["branch"].training(x)
+        shortcut = self.layers.get("shortcut")
+        beside, more = (x, []) if shortcut is None else shortcut.training(x)
+        return self.joined(branch, beside), _each_once([*updates, *more])
 
     def joined(self, branch: Any, shortcut: Any) -> Any:
         """Return one tensor of what has come both ways."""
@@ -198,7 +202,7 @@ class Residual(Ways):
     def joined(self, branch: Any, shortcut: Any) -> Any:
         """Return the activation of the sum."""
         shapes = branch.type.shape, shortcut.type.shape
-        if not _may_be_equal(*shapes):
+        if not may_be_equal(*shapes):
             raise ValueError(
                 f"{self!r}: the branch gives shape {shapes[0]} and the shortcut {shapes[1]}; pass a shortcut "
                 "such as Conv(n_in, n_out, 1, stride=...) that gives the branch's"
@@ -253,20 +257,13 @@ class Joined(Ways):
             if not 0 <= self.axis < len(shape):
                 raise ValueError(f"{self!r} joins along axis {self.axis} of shape {tuple(shape)}; pass axis=")
             shape[self.axis] = None
-        if not _may_be_equal(*map(tuple, shapes)):
+        if not may_be_equal(*map(tuple, shapes)):
             raise ValueError(
                 f"{self!r}: the branch gives shape {branch.type.shape} and the shortcut "
                 f"{shortcut.type.shape}, which differ beside axis {self.axis}; pass sizes that its pooling "
                 "divides, or a shortcut that gives the branch's"
             )
         return pt.join(self.axis, shortcut, branch)
-
-
-def _may_be_equal(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Compare static shapes. Broadcasting, with which other shapes could be added, is not meant here."""
-    return len(one) == len(other) and all(
-        None in lengths or len(set(lengths)) == 1 for lengths in zip(one, other, strict=True)
-    )
 
 
 def _by_path(layers: dict[str, Layer], of: Callable[[Layer], dict[str, Any]]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.type import integer_dtypes
 
-from synk.extensions.losses.means import agree, number, paired, predicted, reduced
+from synk.extensions.losses.means import number, paired, predicted, reduced
 from synk.ops import softmax_cross_entropy
+from synk.values.checks import may_be_equal
 
 
 def binary_cross_entropy(
@@ -194,7 +195,7 @@ def cross_entropy(
     if labels.type.dtype not in integer_dtypes:
         raise TypeError(f"{what}: labels are {labels.type.dtype}; pass integers, the numbers of the classes")
     given, wanted = labels.type.shape, (*logits.type.shape[:1], *logits.type.shape[2:])
-    if logits.type.ndim < 2 or not agree(given, wanted):
+    if logits.type.ndim < 2 or not may_be_equal(given, wanted):
         raise ValueError(
             f"{what}: logits have shape {logits.type.shape}, labels {given}; give logits "
             "(rows, classes, ...) and labels (rows, ...)"
@@ -246,7 +247,7 @@ def _as_table(logits: Any) -> Any:
 
 def _class_weights(what: str, class_weights: Any, logits: Any) -> Any:
     class_weights = pt.cast(pt.as_tensor_variable(class_weights), logits.dtype)
-    if not agree(class_weights.type.shape, logits.type.shape[1:2]):
+    if not may_be_equal(class_weights.type.shape, logits.type.shape[1:2]):
         raise ValueError(
             f"{what}: class_weights have shape {class_weights.type.shape}, the logits {logits.type.shape[1]} "
             "classes; give one weight a class"

@@ -11,6 +11,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.type import float_dtypes
 
+from synk.values.checks import may_be_equal
+
 
 def predicted(what: str, name: str, value: Any) -> Any:
     """Return predictions as a tensor of floats; TypeError that names the loss if they are something else."""
@@ -29,7 +31,7 @@ def paired(what: str, name: str, predictions: Any, targets: Any) -> tuple[Any, A
     predictions = predicted(what, name, predictions)
     targets = pt.as_tensor_variable(targets)
     one, other = predictions.type.shape, targets.type.shape
-    if not agree(one, other):
+    if not may_be_equal(one, other):
         raise ValueError(f"{what}: {name} have shape {one}, targets {other}; give each of them its target")
     shape = tuple(n if m is None else m for n, m in zip(one, other, strict=True))
     predictions, targets = (
@@ -37,13 +39,6 @@ def paired(what: str, name: str, predictions: Any, targets: Any) -> tuple[Any, A
         for value in (predictions, targets)
     )
     return predictions, pt.cast(targets, predictions.dtype)
-
-
-def agree(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Say whether two static shapes are the same, as far as they are known."""
-    return len(one) == len(other) and all(
-        None in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True)
-    )
 
 
 def spread(what: str, weights: Any, losses: Any) -> Any:
@@ -54,7 +49,7 @@ def spread(what: str, weights: Any, losses: Any) -> Any:
             f"{what}: weights have {weights.type.ndim} axes, the losses {losses.type.ndim}; give one weight "
             "a row, or one for each loss"
         )
-    if not agree(weights.type.shape, losses.type.shape[: weights.type.ndim]):
+    if not may_be_equal(weights.type.shape, losses.type.shape[: weights.type.ndim]):
         raise ValueError(
             f"{what}: weights have shape {weights.type.shape}, the losses {losses.type.shape}; give one "
             "weight a row, or one for each loss"

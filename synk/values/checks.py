@@ -3,6 +3,7 @@
 array_like -> as_array -> NumPy array
 value that a variable does not take -> why_refused -> text of the error
 number of ranks, rows, slices, ... -> checked_count -> int
+two shapes, as far as they are known -> may_be_equal -> bool
 """
 
 from __future__ import annotations
@@ -136,3 +137,10 @@ def checked_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}={value!r} is neither True nor False")
     return bool(value)
+
+
+def may_be_equal(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Say whether two shapes may be the same; None stands for any length. Nothing is broadcast."""
+    return len(one) == len(other) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True)
+    )

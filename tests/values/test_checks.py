@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from synk.values.checks import as_array, checked_count, checked_flag, plain, why_refused
+from synk.values.checks import as_array, checked_count, checked_flag, may_be_equal, plain, why_refused
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
 
@@ -176,3 +176,18 @@ def test_a_flag_is_true_or_false(value):
 def test_what_is_neither_is_no_flag(value):
     with pytest.raises(TypeError, match=f"nccl={value!r} is neither True nor False"):
         checked_flag("nccl", value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may"),
+    [
+        ((), (), True),
+        ((2, None), (2, 3), True),
+        ((None,), (None,), True),
+        ((2, 3), (2, 4), False),
+        ((2, 1), (2, 3), False),
+        ((2,), (2, None), False),
+    ],
+)
+def test_shapes_are_compared_as_far_as_they_are_known(one, other, may):
+    assert may_be_equal(one, other) is may_be_equal(other, one) is may
