@@ -12,12 +12,13 @@ A layer only builds graphs: there is no training loop inside, and nothing here k
 """
 
 from synk.extensions.layers.base import Layer
+from synk.extensions.layers.convolutions import Conv, ConvTranspose
 from synk.extensions.layers.networks import Joined, Residual, Sequential
 from synk.extensions.layers.norms import GroupNorm, LayerNorm
 from synk.extensions.layers.plain import AvgPool, Flatten, GlobalAvgPool, MaxPool, ReLU, Upsample
 from synk.extensions.layers.regularise import BatchNorm, Dropout
 from synk.extensions.layers.summary import summary
-from synk.extensions.layers.weights import Conv, ConvTranspose, Dense, Embedding
+from synk.extensions.layers.weights import Dense, Embedding
 
 __all__ = [
     "AvgPool",

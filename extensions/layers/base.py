@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytensor
 
+from synk.extensions.initialisers import zeros
+
 Pair = tuple[Any, Any]  # (shared variable, new value)
 
 
@@ -154,3 +156,10 @@ def shared(init: Callable[..., np.ndarray], shape: tuple[int, ...], rng: Any, dt
     if values.shape != shape:
         raise ValueError(f"{init} returned shape {values.shape} for {shape}; return what it is asked for")
     return pytensor.shared(values, shape=shape)
+
+
+def with_bias(W: Any, n_out: int, bias: bool, dtype: str) -> dict[str, Any]:
+    """Return weights and, where there are to be some, zero biases by their names."""
+    if not bias:
+        return {"W": W}
+    return {"W": W, "b": shared(zeros, (n_out,), None, dtype)}

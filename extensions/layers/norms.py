@@ -57,8 +57,7 @@ class LayerNorm(Layer):
         self, n: int, *, eps: float = 1e-5, init: Callable[..., Any] = ones, dtype: str = "float32"
     ) -> None:
         self.n, self.eps = count("n", n), eps
-        first = {"gamma": init, "beta": zeros}
-        super().__init__({key: shared(of, (self.n,), None, dtype) for key, of in first.items()})
+        super().__init__(_scale_and_shift(self.n, init, dtype))
 
     def __call__(self, x: Any) -> Any:
         """Return normalised rows, shape of `x`.
@@ -135,8 +134,7 @@ class GroupNorm(Layer):
         self.n, self.groups, self.eps = count("n", n), count("groups", groups), eps
         if self.n % self.groups:
             raise ValueError(f"groups={groups} does not divide n={n} channels; pass a divisor")
-        first = {"gamma": init, "beta": zeros}
-        super().__init__({key: shared(of, (self.n,), None, dtype) for key, of in first.items()})
+        super().__init__(_scale_and_shift(self.n, init, dtype))
 
     def __call__(self, x: Any) -> Any:
         """Return normalised groups, shape of `x`.
@@ -157,3 +155,8 @@ class GroupNorm(Layer):
     def describe(self) -> str:
         """Tell channels and groups."""
         return f"{self.n}, groups={self.groups}"
+
+
+def _scale_and_shift(n: int, init: Callable[..., Any], dtype: str) -> dict[str, Any]:
+    """Return the parameters of a normalisation by their names."""
+    return {"gamma": shared(init, (n,), None, dtype), "beta": shared(zeros, (n,), None, dtype)}
