@@ -21,6 +21,8 @@ module has are the same here.
 
 from synk.extensions.updates.adafactor import adafactor
 from synk.extensions.updates.adam import adam, adamax, adamw, amsgrad
+from synk.extensions.updates.averages import Averaged, averaged
+from synk.extensions.updates.clipping import clipped, clipped_by_value
 from synk.extensions.updates.foreign import distributed
 from synk.extensions.updates.layerwise import lamb, lars
 from synk.extensions.updates.lion import lion
@@ -31,13 +33,12 @@ from synk.extensions.updates.rules import (
     adagrad,
     apply_momentum,
     apply_nesterov_momentum,
-    clipped,
     momentum,
     nesterov_momentum,
     rmsprop,
     sgd,
 )
-from synk.extensions.updates.wrappers import Averaged, accumulated, averaged, clipped_by_value, decayed
+from synk.extensions.updates.wrappers import accumulated, decayed
 
 __all__ = [
     "Averaged",

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pytensor.tensor as pt
 
-from synk.extensions.gradients import global_norm, listed, weight_of
+from synk.extensions.gradients import listed
 from synk.extensions.updates.parts import (
     Updates,
     check_common,
     check_decays,
-    check_scalars,
     from_gradient,
-    replaced,
     scalars,
     state_like,
 )
@@ -67,59 +64,6 @@ def sgd(loss: Any, params: Iterable[Any], learning_rate: Any) -> Updates:
         return [(p, p - learning_rate * g)]
 
     return from_gradient(loss, params, step, learning_rate=learning_rate)
-
-
-def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Updates]:
-    """Return an update rule that does what `rule` does, with gradients no longer than `max_norm`.
-
-    In the place of ``g``, the rule reads ``g * min(1, max_norm / norm)``, where ``norm`` is that of all
-    parameters' gradients together, over the rows of all slices and ranks: `gradients.global_norm`. Shorter
-    gradients keep their bits. A norm of NaN makes all gradients NaN; `synk.check_finite` stops before that.
-
-    Parameters
-    ----------
-    rule : callable
-        As those of this module.
-    max_norm : scalar
-        Positive.
-
-    Returns
-    -------
-    callable
-        ``rule(loss, params, **options)``.
-
-    See Also
-    --------
-    synk.extensions.train.make_train_function : makes a step of the rule.
-
-    References
-    ----------
-    Pascanu, Mikolov and Bengio (2012), arXiv:1211.5063.
-
-    Examples
-    --------
-    >>> x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
-    >>> rule = updates.clipped(updates.sgd, max_norm=0.5)
-    >>> step = train.make_train_function((w * x).mean(), [w], [x], rule, learning_rate=1.0)
-    >>> loss = step([1.0, 3.0])  # the gradient is 2
-    >>> print(w.get_value().round(4))
-    0.5
-    """
-    check_scalars(max_norm=max_norm)
-    if isinstance(max_norm, int | float | np.number) and not max_norm > 0:
-        raise ValueError(f"max_norm={max_norm} is not positive; pass the length that gradients may have")
-
-    def with_clipping(loss: Any, params: Any, **options: Any) -> Updates:
-        made = rule(loss, params, **options)
-        check_common(made, "clipped")
-        weight, norm = weight_of(made.flat_gradient), global_norm(made.flat_gradient)
-        [limit] = scalars(norm.dtype, max_norm)
-        excess = pt.cast(pt.maximum(1, norm / limit), weight.dtype)
-        variables, values = zip(*made.param_updates, strict=True)
-        values = replaced(values, {weight: weight * excess}, "clipped")
-        return made._replace(param_updates=list(zip(variables, values, strict=True)))
-
-    return with_clipping
 
 
 def apply_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9) -> Updates:
