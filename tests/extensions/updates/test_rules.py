@@ -11,7 +11,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.traversal import ancestors
 
 from support.slow import slow
-from support.update_rules import FORMULAS
+from support.update_rules import FORMULAS, adafactor
 from synk.extensions import updates
 
 REFERENCE = json.loads(Path(__file__).with_name("torch_reference.json").read_text())
@@ -85,6 +85,48 @@ def test_rule_follows_its_formula_whatever_floatX_is(formula, floatX):
     expected = follow_formula(formula, regression, **options)
     with pytensor.config.change_flags(floatX=floatX):
         assert_same(regression.follow(formula.__name__, **options), expected)
+
+
+# Options whose defaults leave a term of the formula out; steps so long that gradients change their signs.
+OTHER = {
+    "lion": {"learning_rate": 0.4, "beta1": 0.6, "weight_decay": 0.3},
+    "lars": {"learning_rate": 0.7, "momentum": 0.6, "weight_decay": 0.3, "trust": 0.2},
+    "lamb": {"learning_rate": 0.3, "beta1": 0.5, "beta2": 0.8, "epsilon": 0.1, "weight_decay": 0.4},
+    "adafactor": {"learning_rate": 0.3, "decay": 0.5, "threshold": 0.4, "epsilon1": 0.01, "epsilon2": 0.9},
+}
+
+
+@pytest.mark.parametrize("formula", [one for one in FORMULAS if one.__name__ in OTHER], ids=list(OTHER))
+def test_options_enter_where_the_formula_has_them(formula):
+    regression, options = Regression(), OTHER[formula.__name__]
+    steps = follow_formula(formula, regression, **options)
+    signs = [np.sign(regression.gradients(**params)["W"]) for params in [regression.initial, *steps]]
+    assert (np.diff(signs, axis=0) != 0).any()
+    assert_same(regression.follow(formula.__name__, **options), steps)
+
+
+@pytest.mark.parametrize("rule", ["lars", "lamb"])
+def test_a_weight_of_zeros_takes_steps_too(rule):
+    """A rate in proportion to its norm would leave it at zero."""
+    regression, options = Regression(), {"learning_rate": 0.05}
+    regression.initial["W"] = np.zeros_like(regression.initial["W"])
+    regression.params[0].set_value(regression.initial["W"])
+    [formula] = [one for one in FORMULAS if one.__name__ == rule]
+    steps = regression.follow(rule, **options)
+    assert (steps[0]["W"] != 0).all()
+    assert_same(steps, follow_formula(formula, regression, **options))
+
+
+def test_adafactor_takes_filters_for_a_table_of_outputs():
+    """All that belongs to one output is a row."""
+    start = np.random.default_rng(0).normal(size=(2, 3, 2, 2))
+    p = pytensor.shared(start, name="filters")
+    made = updates.adafactor(pt.sqr(p).sum() / 2, [p], learning_rate=0.1)
+    made.flat_gradient.set_value(np.append(start, 1.0))
+    pytensor.function([], updates=made.param_updates, mode=PLAIN)()
+    np.testing.assert_allclose(p.get_value(), adafactor(start, start, 1, {}, 0.1), rtol=1e-10)
+    kept = {variable.name: variable.get_value().shape for variable, _ in made.param_updates}
+    assert kept == {"t": (), "filters_rows": (2,), "filters_columns": (12,), "filters": start.shape}
 
 
 @pytest.mark.parametrize("rule", REFERENCE["rules"])
