@@ -182,6 +182,7 @@ bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MP
 	$(BENCH)/bin/python benchmarks/recurrent.py
 	$(BENCH)/bin/python benchmarks/ddp.py
 	$(BENCH)/bin/python benchmarks/resnet.py
+	$(BENCH)/bin/python benchmarks/unet.py
 	$(BENCH)/bin/python benchmarks/collectives.py
 	$(BENCH)/bin/python benchmarks/fit.py
 

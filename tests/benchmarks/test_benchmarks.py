@@ -141,6 +141,7 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
             ["peers.py", "--only", "steps", "update"],
             ["batch 500, adam", "synk, shard=None", "10,000 parameters, 4 ranks", "memcpy of its bytes"],
         ),
+        (["unet.py"], ["16 × 16, 4 images a step", "16 × 16, 8 images a step", "of the processor"]),
         (["variables.py"], ["broadcast, first", "restart"]),
     ],
     ids=lambda value: value[0],
