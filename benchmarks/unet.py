@@ -3,10 +3,10 @@
     python benchmarks/unet.py
     python benchmarks/unet.py --only ddp --rounds 20
 
-Gradient and an update by Adam, float32, discs in noise for images. Everybody begins with the same weights, and
-losses of the first steps must agree, or the speeds say nothing. Candidates take turns, and sleep while others
-are measured; their peaks of memory are compared after equally many steps. torch has its images in its own
-layout from the start, synk as (rows, channels, height, width).
+Gradient and an update by Adam, float32, discs in noise for images. Everybody begins with the same weights,
+and losses of the first steps must agree, or the speeds say nothing. Candidates take turns, and sleep while
+others are measured; their peaks of memory are compared after equally many steps. torch has its images in its
+own layout from the start, synk as (rows, channels, height, width).
 
 `step` is one process each; `ddp` two ranks beside torch's DistributedDataParallel on gloo. There each image
 has a coefficient of its own: averages of gradients are not the gradient of a coefficient of the batch.
@@ -17,7 +17,6 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 # Before NumPy: it holds the libraries to one thread.
 import machine  # isort: split
@@ -113,9 +112,7 @@ def compare(options: argparse.Namespace, candidates: Mapping[str, Crew], n_ranks
     )
 
 
-def table(
-    title: str, clock: pairs.Comparison, processor: pairs.Comparison, peaks: Mapping[str, int]
-) -> str:
+def table(title: str, clock: pairs.Comparison, processor: pairs.Comparison, peaks: Mapping[str, int]) -> str:
     """Return times of a step and peaks of memory, and how they compare with synk's."""
     header = [title]
     for kind in ("step", "of the processor"):
