@@ -107,24 +107,26 @@ def read(files: list[tuple[Path, Path]], size: int) -> Pairs:
     SystemExit
         A file is no image, or an image and its mask have different sizes; they are named.
     """
-    pillow = need("PIL.Image")
-    images, masks = (
-        np.empty((len(files), 1, size, size), "float32"),
-        np.empty((len(files), 1, size, size), "uint8"),
-    )
+    shape = (len(files), 1, size, size)
+    images, masks = np.empty(shape, "float32"), np.empty(shape, "uint8")
     for row, (of_image, of_mask) in enumerate(files):
-        sizes = []
-        for path, values, how in ((of_image, images, pillow.BILINEAR), (of_mask, masks, pillow.NEAREST)):
-            try:
-                with pillow.open(path) as opened:
-                    sizes.append(opened.size)
-                    pixels = np.asarray(opened.convert("L").resize((size, size), how))
-            except OSError as error:
-                raise SystemExit(f"{path} cannot be read as an image: {error}") from None
-            values[row, 0] = pixels if values is images else pixels > 127
-        if sizes[0] != sizes[1]:
-            raise SystemExit(f"{of_image} is {sizes[0]} pixels large, but its mask {of_mask} {sizes[1]}")
+        image, image_size = grey(of_image, size, "BILINEAR")
+        mask, mask_size = grey(of_mask, size, "NEAREST")
+        if image_size != mask_size:
+            raise SystemExit(f"{of_image} is {image_size} pixels large, but its mask {of_mask} {mask_size}")
+        images[row, 0], masks[row, 0] = image, mask > 127
     return Pairs(normalised(images), masks)
+
+
+def grey(path: Path, size: int, how: str) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return the grey values of a file's image, brought to ``size`` pixels each way, and its own size."""
+    pillow = need("PIL.Image")
+    try:
+        with pillow.open(path) as opened:
+            resized = opened.convert("L").resize((size, size), getattr(pillow, how))
+            return np.asarray(resized), opened.size
+    except OSError as error:
+        raise SystemExit(f"{path} cannot be read as an image: {error}") from None
 
 
 def split(pairs: Pairs, seed: int) -> tuple[Pairs, Pairs]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytensor.tensor as pt
 
 from synk.extensions.layers.base import Layer
+from synk.values.checks import checked_count
 
 IMAGES = "images, channels, height, width"
 
@@ -65,8 +65,4 @@ def checked_last(layer: Layer, x: Any, length: int, dtype: str) -> Any:
 
 def count(name: str, value: Any) -> int:
     """Return a number of units or channels; TypeError or ValueError if it is no positive integer."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is no integer; pass a number of units or channels")
-    if value < 1:
-        raise ValueError(f"{name}={value} is not positive; pass a number of units or channels")
-    return int(value)
+    return checked_count(name, value, advice="pass a number of units or channels")

@@ -63,7 +63,7 @@ def conv1d(
     >>> f([[[1.0, 4.0, 9.0, 16.0]]]).tolist()
     [[[-3.0, -5.0, -7.0]]]
     """
-    steps = {"stride": (1, step("stride", stride)), "dilation": (1, step("dilation", dilation))}
+    steps = {"stride": (1, checked_int("stride", stride)), "dilation": (1, checked_int("dilation", dilation))}
     around = padding if isinstance(padding, str) else along(padding)
     return in_one_row(conv2d, x, row_of("w", w), bias, padding=around, groups=groups, **steps)
 
@@ -117,9 +117,9 @@ def conv_transpose1d(
     [[[1.0, 2.0, 10.0, 20.0]]]
     """
     geometry = {
-        "stride": (1, step("stride", stride)),
-        "dilation": (1, step("dilation", dilation)),
-        "output_padding": (0, step("output_padding", output_padding, least=0)),
+        "stride": (1, checked_int("stride", stride)),
+        "dilation": (1, checked_int("dilation", dilation)),
+        "output_padding": (0, checked_int("output_padding", output_padding, least=0)),
     }
     around = along(padding)
     return in_one_row(conv_transpose2d, x, row_of("w", w), bias, padding=around, groups=groups, **geometry)
@@ -201,7 +201,7 @@ def row_of(name: str, value: Any) -> Any:
     return float_tensor(name, value, (3,)).dimshuffle(0, 1, "x", 2)
 
 
-def step(name: str, value: Any, least: int = 1) -> int:
+def checked_int(name: str, value: Any, least: int = 1) -> int:
     """Return an int; TypeError for anything else, ValueError if it is less than ``least``."""
     if not is_int(value):
         raise TypeError(f"{name}={value!r} must be an int")
@@ -220,6 +220,6 @@ def along(padding: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def pooled(size: Any, stride: Any, padding: Any) -> dict[str, Any]:
     """Return the arguments of a function that pools images, for lines."""
-    size = step("size", size)
-    steps = size if stride is None else step("stride", stride)
+    size = checked_int("size", size)
+    steps = size if stride is None else checked_int("stride", stride)
     return {"size": (1, size), "stride": (1, steps), "padding": along(padding)}

@@ -64,8 +64,10 @@ class Upsample2d(ResamplingOp):
 
     def side(self, direction: int, side: Any) -> Any:
         """Return the pixels of the result in one direction, of a number or an expression."""
-        if self.resampling.scale is None or isinstance(side, int):
-            return self.known_side(direction, side if isinstance(side, int) else None)
+        if isinstance(side, int):
+            return self.resampling.side(direction, side)
+        if self.resampling.scale is None:
+            return self.known_side(direction, None)
         scale = self.resampling.scale[direction]
         if scale == int(scale):
             return side * int(scale)

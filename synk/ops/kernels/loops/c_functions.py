@@ -32,7 +32,6 @@ APART = ("group_norm", "resampling")
 # By file: the other files whose text is put before it.
 NEEDS = {"batch_norm": ("moments", "channels"), "group_norm": ("moments", "channels")}
 
-
 ARGUMENTS = {
     "a": ctypes.c_void_p,
     "n": ctypes.c_long,
@@ -141,7 +140,8 @@ def _warn(reason: str, remedy: str) -> None:
         return
     _said.add(remedy)
     warnings.warn(
-        f"{reason}\nNormalisation, pooling and cross-entropy run in NumPy, several times slower; {remedy}",
+        f"{reason}\nNormalisation, pooling, changes of size and cross-entropy run in NumPy, several times "
+        f"slower; {remedy}",
         stacklevel=4,
     )
 
