@@ -13,6 +13,7 @@ from extras import need
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"}
 OF_MASKS = "_mask"  # may end the name of a mask: 1_1.tif and 1_1_mask.tif
 VALIDATION_SHARE = 0.2
+BRIGHT = 127  # of 255; what is brighter in a mask is in it
 
 
 class Pairs(NamedTuple):
@@ -105,7 +106,8 @@ def read(files: list[tuple[Path, Path]], size: int) -> Pairs:
     Raises
     ------
     SystemExit
-        A file is no image, or an image and its mask have different sizes; they are named.
+        A file is no image, or an image and its mask have different sizes; they are named. Or all masks are
+        empty.
     """
     shape = (len(files), 1, size, size)
     images, masks = np.empty(shape, "float32"), np.empty(shape, "uint8")
@@ -114,7 +116,9 @@ def read(files: list[tuple[Path, Path]], size: int) -> Pairs:
         mask, mask_size = grey(of_mask, size, "NEAREST")
         if image_size != mask_size:
             raise SystemExit(f"{of_image} is {image_size} pixels large, but its mask {of_mask} {mask_size}")
-        images[row, 0], masks[row, 0] = image, mask > 127
+        images[row, 0], masks[row, 0] = image, mask > BRIGHT
+    if not masks.any():
+        raise SystemExit(f"no mask has a pixel above {BRIGHT}: multiply masks of zeros and ones by 255")
     return Pairs(normalised(images), masks)
 
 

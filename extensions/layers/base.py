@@ -158,7 +158,7 @@ def shared(init: Callable[..., np.ndarray], shape: tuple[int, ...], rng: Any, dt
     return pytensor.shared(values, shape=shape)
 
 
-def with_bias(W: Any, n_out: int, bias: bool, dtype: str) -> dict[str, Any]:
+def named_weights(W: Any, n_out: int, bias: bool, dtype: str) -> dict[str, Any]:
     """Return weights and, where there are to be some, zero biases by their names."""
     if not bias:
         return {"W": W}

@@ -10,7 +10,7 @@ from typing import Any
 
 from synk import ops
 from synk.extensions.initialisers import he_normal
-from synk.extensions.layers.base import Layer, shared, with_bias
+from synk.extensions.layers.base import Layer, named_weights, shared
 from synk.extensions.layers.checks import IMAGES, checked, count
 
 
@@ -80,7 +80,7 @@ class Conv(Layer):
             "groups": groups,
         }
         W = shared(init, (self.n_out, self.n_in // groups, *self.size), rng, dtype)
-        super().__init__(with_bias(W, self.n_out, bias, dtype))
+        super().__init__(named_weights(W, self.n_out, bias, dtype))
 
     def __call__(self, x: Any) -> Any:
         """Return the filtered images, shape (images, n_out, height, width).
@@ -172,7 +172,7 @@ class ConvTranspose(Layer):
             "groups": groups,
         }
         W = shared(init, (self.n_in, self.n_out // groups, *self.size), rng, dtype)
-        super().__init__(with_bias(W, self.n_out, bias, dtype))
+        super().__init__(named_weights(W, self.n_out, bias, dtype))
 
     def __call__(self, x: Any) -> Any:
         """Return the larger images, shape (images, n_out, height, width).

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.type import integer_dtypes
 
 from synk.extensions.initialisers import he_normal, standard_normal
-from synk.extensions.layers.base import Layer, shared, with_bias
+from synk.extensions.layers.base import Layer, named_weights, shared
 from synk.extensions.layers.checks import checked_last, count
 
 
@@ -66,7 +66,7 @@ class Dense(Layer):
     ) -> None:
         self.n_in, self.n_out = count("n_in", n_in), count("n_out", n_out)
         W = shared(init, (self.n_in, self.n_out), rng, dtype)
-        super().__init__(with_bias(W, self.n_out, bias, dtype))
+        super().__init__(named_weights(W, self.n_out, bias, dtype))
 
     def __call__(self, x: Any) -> Any:
         """Return the outputs, shape (rows, ..., n_out).

@@ -155,6 +155,9 @@ def test_what_cannot_be_read_is_named(module, tmp_path):
     files = [(images / "a.png", masks / "a.png")]
     with pytest.raises(SystemExit, match=r"a.png is \(12, 9\) pixels large, but its mask .* \(9, 12\)"):
         pairs.read(files, 8)
+    write(masks / "a.png", value=1)
+    with pytest.raises(SystemExit, match="no mask has a pixel above 127: multiply masks of zeros and ones"):
+        pairs.read(files, 8)
     (masks / "a.png").write_bytes(b"no image")
     with pytest.raises(SystemExit, match=r"masks/a.png cannot be read as an image"):
         pairs.read(files, 8)
