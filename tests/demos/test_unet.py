@@ -48,8 +48,9 @@ def test_networks_are_as_large_as_counted(module, base, depth, bottom, n_paramet
     assert max(param.type.shape[0] for param in made.params.values()) == widths[-1] == bottom
 
 
-@pytest.mark.parametrize("dtype", ["float64", slow("float32")])
-@pytest.mark.parametrize(("n_ranks", "norm"), [(2, "all"), slow(3, "all"), slow(1, "all"), slow(3, "group")])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("n_ranks", "norm"), [(2, "all"), (3, "all"), (1, "all"), (3, "group")])
 def test_a_step_is_that_of_one_process(module, ranks, n_ranks, norm, dtype):
     """Dice of the batch, and statistics of all ranks: also of one image, which leaves ranks without any."""
     from synk.extensions import train, updates

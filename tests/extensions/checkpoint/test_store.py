@@ -166,7 +166,7 @@ def test_training_goes_on_whether_the_update_was_divided_or_is(tmp_path, ranks):
             checkpoint.load(path, trained.step)
             trained.train(2)
         assert_equal(*runs, n_ranks)
-        assert is_divided(runs[1]) == (n_ranks > 1)
+        assert is_divided(runs[1])
         synk.close()
 
 

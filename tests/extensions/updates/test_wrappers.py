@@ -76,7 +76,7 @@ def test_averages_follow_the_parameters_and_are_evaluated_with():
 
 def test_averages_are_divided_with_the_parameters(module_ranks):
     step = Regression().step(updates.averaged(updates.adam))
-    assert ("live once" in "\n".join(step.explanation())) == (module_ranks > 1)
+    assert "live once" in "\n".join(step.explanation())
 
 
 def test_several_graphs_are_evaluated_and_others_refused():
@@ -111,12 +111,12 @@ def test_another_choice_of_what_decays_gives_adamw(module_ranks):
     for _ in range(3):
         step(X, Y)
     same(model.values(), list(followed(adamw, [gradients] * 3))[-1])
-    assert ("live once" in "\n".join(step.explanation())) == (module_ranks > 1)
+    assert "live once" in "\n".join(step.explanation())
 
 
 def test_two_rules_are_explained(module_ranks):
     said = "\n".join(Regression().step(updates.decayed(updates.sgd, 0.1), learning_rate=0.1).explanation())
-    assert ("is updated by another rule than" in said) == (module_ranks > 1)
+    assert "is updated by another rule than" in said
 
 
 def test_decay_without_a_rate_is_refused():
@@ -189,7 +189,7 @@ def test_elements_are_clipped_after_the_norm(module_ranks):
     for params in followed(sgd, [both] * 3, learning_rate=0.1):
         step(X, Y)
         same(model.values(), params)
-    assert ("live once" in "\n".join(step.explanation())) == (module_ranks > 1)
+    assert "live once" in "\n".join(step.explanation())
 
 
 def test_the_order_of_both_does_not_matter():
