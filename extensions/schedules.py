@@ -321,7 +321,8 @@ def one_cycle(
 
     References
     ----------
-    Smith and Topin (2017), arXiv:1708.07120; with cosines in the place of lines, as is usual since.
+    Smith and Topin (2017), arXiv:1708.07120; with cosines in the place of lines, as is usual since. The peak
+    of torch's ``OneCycleLR`` comes ``1 - rising`` steps earlier.
 
     Examples
     --------

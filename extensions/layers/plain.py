@@ -43,8 +43,8 @@ class _WithOptions(Layer):
         self.options = options
 
     def describe(self) -> str:
-        """Tell the options."""
-        return ", ".join(f"{key}={value}" for key, value in self.options.items())
+        """Tell the options that are given."""
+        return ", ".join(f"{key}={value}" for key, value in self.options.items() if value is not None)
 
 
 class MaxPool(_WithOptions):
