@@ -272,10 +272,17 @@ def global_norm(flat: Any) -> Variable:
     >>> print(step(np.full((5, 2), [3.0, 4.0])))
     5.0
     """
-    total, weight = reduced(flat)[:-1], weight_of(flat)
-    if flat.dtype == "float16":
-        total, weight = pt.cast(total, "float32"), pt.cast(weight, "float32")
-    return pt.sqrt(pt.sum(pt.sqr(total / weight)))
+    return norm_of(widened(reduced(flat)[:-1]) / widened(weight_of(flat)))
+
+
+def norm_of(x: Any) -> Variable:
+    """Return the Euclidean norm of all elements, of float16 in float32."""
+    return pt.sqrt(pt.sum(pt.sqr(widened(x))))
+
+
+def widened(x: Any) -> Any:
+    """Return float16 as float32, in which squares and sums do not overflow; all else as it is."""
+    return pt.cast(x, "float32") if x.dtype == "float16" else x
 
 
 def listed(params: Any) -> list[Any]:

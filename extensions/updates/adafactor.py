@@ -119,9 +119,9 @@ def _zeros(param: Any, length: int, name: str) -> Any:
 
 
 def _mean(x: Any, axis: int | None = None) -> Any:
-    """Return a mean in the dtype of `x`, without arrays of another."""
-    total = x.sum(axis=axis)
-    return total / pt.cast(x.size // total.size, x.dtype)
+    """Return a mean in the dtype of `x`, without arrays of another; float16 is added up in float32."""
+    total = x.sum(axis=axis, dtype="float32" if x.dtype == "float16" else x.dtype)
+    return pt.cast(total / pt.cast(x.size // total.size, total.dtype), x.dtype)
 
 
 def _rms(x: Any) -> Any:

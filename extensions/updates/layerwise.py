@@ -13,6 +13,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 
+from synk.extensions.gradients import norm_of
 from synk.extensions.updates.adam import corrected, count_and_rate
 from synk.extensions.updates.parts import (
     Updates,
@@ -95,8 +96,8 @@ def lars(
     def step(p: Any, g: Any, rate: Any, momentum: Any, decay: Any, trust: Any) -> list:
         v = state_like(p, "velocity")
         if decays(p):
-            size, slope = norm(p), norm(g)
-            ratio = _ratio(trust * size, slope + decay * size, size, slope)
+            size, slope = norm_of(p), norm_of(g)
+            ratio = _ratio(p.dtype, trust * size, slope + decay * size, size, slope)
             new_v = momentum * v + rate * ratio * (g + decay * p)
         else:
             new_v = momentum * v + rate * g
@@ -181,19 +182,15 @@ def lamb(
         u = of_mean * new_m / (of_root * pt.sqrt(new_v) + small)
         if decays(p):
             u = u + decay * p
-            size, length = norm(p), norm(u)
-            rate = rate * _ratio(size, length, size, length)
+            size, length = norm_of(p), norm_of(u)
+            rate = rate * _ratio(p.dtype, size, length, size, length)
         return [*pairs, (p, p - rate * u)]
 
     return from_gradient(loss, params, step, common=[(t, new_t)])
 
 
-def norm(x: Any) -> Any:
-    """Return the Euclidean norm of all elements."""
-    return pt.sqrt(pt.sum(pt.sqr(x)))
-
-
-def _ratio(above: Any, below: Any, *norms: Any) -> Any:
+def _ratio(dtype: str, above: Any, below: Any, *norms: Any) -> Any:
     """Return a quotient; 1 where one of the norms is 0."""
     usable = pt.gt(norms[0], 0) & pt.gt(norms[1], 0)
-    return pt.switch(usable, above / pt.switch(usable, below, pt.ones_like(below)), pt.ones_like(above))
+    quotient = above / pt.switch(usable, below, pt.ones_like(below))
+    return pt.cast(pt.switch(usable, quotient, pt.ones_like(quotient)), dtype)
