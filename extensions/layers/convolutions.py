@@ -200,7 +200,10 @@ def _channels(n_in: Any, n_out: Any, groups: Any, size: Any) -> tuple[int, int, 
     n_in, n_out, groups = count("n_in", n_in), count("n_out", n_out), count("groups", groups)
     if n_in % groups or n_out % groups:
         raise ValueError(f"groups={groups} does not divide n_in={n_in} and n_out={n_out}; pass a divisor")
-    height, width = size if isinstance(size, tuple) else (size, size)
+    sizes = size if isinstance(size, tuple) else (size, size)
+    if len(sizes) != 2:
+        raise ValueError(f"size={size} is no pair; pass the height and the width of the filters")
+    height, width = sizes
     return n_in, n_out, groups, (count("size", height), count("size", width))
 
 

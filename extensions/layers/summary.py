@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytensor.tensor as pt
 
-from synk.extensions.layers.base import Layer
+from synk.extensions.layers.base import Layer, as_layer
 from synk.extensions.layers.networks import Network
 
 
@@ -61,7 +61,7 @@ def summary(layer: Layer, x: Any) -> str:
     --------------------------------------------------
                                             195    780
     """
-    x = pt.as_tensor_variable(x)
+    layer, x = as_layer(layer), pt.as_tensor_variable(x)
     rows: list[Row] = []
     with noted(layer, rows):
         y = layer(x)

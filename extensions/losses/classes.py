@@ -204,6 +204,8 @@ def cross_entropy(
     table, flat = _as_table(logits), labels.reshape((-1,)) if labels.type.ndim > 1 else labels
     counted = None
     if ignored is not None:
+        if not isinstance(ignored, int | np.integer):
+            raise TypeError(f"{what}: ignored={ignored!r} is no integer; pass a label, such as 255")
         counted = pt.neq(flat, ignored)
         flat = pt.switch(counted, flat, 0)
     scales = None if class_weights is None else _class_weights(what, class_weights, logits)

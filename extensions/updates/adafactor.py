@@ -81,7 +81,10 @@ def adafactor(
     >>> print(w.get_value().round(4))
     [[2.9646 3.9646]]
     """
-    check_scalars(threshold=threshold, epsilon2=epsilon2, decay=decay, epsilon1=epsilon1)
+    check_scalars(threshold=threshold, epsilon2=epsilon2)
+    for name, value in (("decay", decay), ("epsilon1", epsilon1)):
+        if not isinstance(value, int | float | np.number):
+            raise TypeError(f"{name}={value!r} is no number; pass one, as {name} stays the same")
     if not decay > 0:
         raise ValueError(f"decay={decay} is not positive; the past would never fade")
     if learning_rate is not None:

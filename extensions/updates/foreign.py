@@ -8,7 +8,7 @@ Imported as part of ``synk.extensions.updates``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytensor.tensor as pt
@@ -124,6 +124,8 @@ def _pairs(name: str, made: Any) -> list[tuple[Any, Any]]:
     """Return the updates of a rule as pairs; TypeError if they are something else."""
     if isinstance(made, Updates):
         raise TypeError(f"{name} is a rule of synk.extensions.updates already; use it without distributed")
+    if not isinstance(made, Iterable):
+        raise TypeError(f"{name} returns {made!r}, no updates; return a dict, or pairs")
     pairs = list(made.items() if isinstance(made, Mapping) else made)
     for pair in pairs:
         if len(pair) != 2 or not isinstance(pair[0], SharedVariable):

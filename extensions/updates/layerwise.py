@@ -92,6 +92,7 @@ def lars(
     [[2.5 4. ]]
     """
     check_decays(momentum=momentum)
+    check_scalars(learning_rate=learning_rate, weight_decay=weight_decay)
 
     def step(p: Any, g: Any, rate: Any, momentum: Any, decay: Any, trust: Any) -> list:
         v = state_like(p, "velocity")

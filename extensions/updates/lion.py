@@ -7,7 +7,14 @@ from typing import Any
 
 import pytensor.tensor as pt
 
-from synk.extensions.updates.parts import Updates, check_decays, from_gradient, is_weight, state_like
+from synk.extensions.updates.parts import (
+    Updates,
+    check_decays,
+    check_scalars,
+    from_gradient,
+    is_weight,
+    state_like,
+)
 
 
 def lion(
@@ -70,6 +77,7 @@ def lion(
     0.8
     """
     check_decays(beta1=beta1, beta2=beta2)
+    check_scalars(learning_rate=learning_rate, weight_decay=weight_decay)
     none = isinstance(weight_decay, int | float) and weight_decay == 0
 
     def step(p: Any, g: Any, rate: Any, mix: Any, take: Any, keep: Any, rest: Any, decay: Any) -> list:

@@ -183,7 +183,7 @@ def crop(x: Any, edges: Any = None, *, size: Any = None) -> Variable:
         raise ValueError(f"give edges or a size, one of them: edges={edges!r}, size={size!r}")
     height, width = spatial_lengths("NCHW", x)
     if edges is not None:
-        (top, bottom), (left, right) = pairs = padding_pairs(edges)
+        (top, bottom), (left, right) = pairs = padding_pairs(edges, "edges")
         check_edges("edges", pairs)
         return Crop2d()(x, top, left, height - top - bottom, width - left - right)
     of_images = isinstance(size, Variable) and size.type.ndim == 4

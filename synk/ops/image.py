@@ -123,15 +123,15 @@ def pair(name: str, value: Any) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-def padding_pairs(value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+def padding_pairs(value: Any, name: str = "padding") -> tuple[tuple[int, int], tuple[int, int]]:
     """Return padding as ((top, bottom), (left, right)): an int or a pair of ints pads both ends alike.
 
-    Raise TypeError for anything else.
+    Raise TypeError for anything else; the message says ``name``.
     """
     nested = isinstance(value, tuple | list) and all(isinstance(p, tuple | list) for p in value)
     if nested and len(value) == 2:
-        return pair("padding", value[0]), pair("padding", value[1])
-    height, width = pair("padding", value)
+        return pair(name, value[0]), pair(name, value[1])
+    height, width = pair(name, value)
     return (height, height), (width, width)
 
 

@@ -6,6 +6,7 @@ x, (lines, channels, length) -> (lines, channels, 1, length) -> the function of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import unwrap
 from typing import Any
 
 from pytensor.graph.basic import Variable
@@ -192,8 +193,8 @@ def avg_pool1d(
 
 
 def in_one_row(function: Callable[..., Any], x: Any, *arguments: Any, **keywords: Any) -> Variable:
-    """Return the result of a function of images for lines, as lines."""
-    return function(row_of("x", x), *arguments, **keywords).dimshuffle(0, 1, 3)
+    """Return the result of a function of images for lines, as lines; errors bear the caller's name alone."""
+    return unwrap(function)(row_of("x", x), *arguments, **keywords).dimshuffle(0, 1, 3)
 
 
 def row_of(name: str, value: Any) -> Any:

@@ -135,6 +135,7 @@ X, W = normal((2, 4, 5, 6)), normal((4, 3, 3, 3), 1)
         ({"output_padding": 0.5}, TypeError, "output_padding=0.5 must be an int"),
         ({"groups": 3}, ValueError, "groups=3 does not divide 4 channels; choose a divisor"),
         ({"groups": 0}, ValueError, "groups=0 must be 1 or more"),
+        ({"groups": 2.0}, TypeError, "groups=2.0 must be an int"),
         ({"bias": [1.0]}, ValueError, "bias has 1 elements; give it one per output channel of w, 3"),
         ({"bias": np.ones(3, "float32")}, TypeError, "bias must be float64, not float32"),
         ({"x": X[:, :3]}, ValueError, r"the image has 3 channels, but w of shape \(4, 3, 3, 3\) is for 4"),

@@ -74,6 +74,7 @@ def test_what_is_known_of_the_size():
         (crop, {}, ValueError, "^crop: give edges or a size, one of them"),
         (crop, {"edges": 1, "size": 1}, ValueError, "^crop: give edges or a size, one of them"),
         (crop, {"edges": (3, 0)}, ValueError, "^crop: -1 pixels from pixel 3 on .* height of 5 pixels; take"),
+        (crop, {"edges": 1.5}, TypeError, "^crop: edges=1.5 must be an int or a pair of ints"),
         (crop, {"edges": -1}, ValueError, "^crop: edges=.* must not be negative"),
         (crop, {"size": 6}, ValueError, "^crop: 6 pixels from pixel -1 on are not in a height of 5 pixels"),
         (crop, {"size": "5"}, TypeError, "^crop: size='5' must be an int"),

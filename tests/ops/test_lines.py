@@ -67,10 +67,14 @@ def test_gradients_are_those_of_one_row():
         (lambda: conv1d(X, W, stride=0, groups=2), ValueError, "^conv1d: stride=0 must be 1 or more"),
         (lambda: conv1d(X, W, stride=(1, 1)), TypeError, r"^conv1d: stride=\(1, 1\) must be an int"),
         (lambda: conv1d(X, W, padding=1.5), TypeError, "^conv1d: padding=1.5 must be an int or a pair"),
-        (lambda: conv1d(X, W), ValueError, "^conv1d: .*the image has 4 channels; weights for 2"),
+        (lambda: conv1d(X, W), ValueError, "^conv1d: the image has 4 channels; weights for 2"),
         (lambda: conv1d(X[0], W), ValueError, "^conv1d: x must have 3 axes, not 2"),
         (lambda: max_pool1d(X, 0), ValueError, "^max_pool1d: size=0 must be 1 or more"),
-        (lambda: avg_pool1d(X, 12), ValueError, "^avg_pool1d: .*does not fit in a width of 9"),
+        (
+            lambda: avg_pool1d(X, 12),
+            ValueError,
+            "^avg_pool1d: a window of 12 places, .*does not fit in a width of 9",
+        ),
         (
             lambda: conv_transpose1d(X, W, output_padding=-1),
             ValueError,

@@ -86,8 +86,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Convolution:
-    """The geometry of a convolution; raises ValueError for less than one group or an unknown layout.
+    """The geometry of a convolution.
 
+    Raises TypeError for a number of groups that is no int, ValueError for less than one or an unknown layout.
     Weights are always (output channels, input channels / groups, kh, kw).
     """
 
@@ -97,6 +98,8 @@ class Convolution:
 
     def __post_init__(self) -> None:
         check_layout(self.layout)
+        if not hasattr(self.groups, "__index__"):
+            raise TypeError(f"groups={self.groups!r} must be an int")
         if self.groups < 1:
             raise ValueError(f"groups={self.groups} must be 1 or more")
 

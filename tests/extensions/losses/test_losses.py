@@ -120,6 +120,7 @@ def test_a_length_that_is_not_known_is_checked_when_the_function_runs():
         (lambda: losses.huber(w, w, weights=z), ValueError, "huber: weights have 4 axes, the losses 1"),
         (lambda: losses.huber(w, w, weights=2.0), ValueError, "huber: weights have 0 axes"),
         (lambda: losses.cross_entropy(z, y), ValueError, "cross_entropy: logits have shape"),
+        (lambda: losses.cross_entropy(z, labels, ignored=2.5), TypeError, "ignored=2.5 is no integer"),
         (lambda: losses.cross_entropy(z, z[:, 0]), TypeError, "cross_entropy: labels are float64; pass int"),
         (
             lambda: losses.cross_entropy(pt.ones((2, 3)), pt.ones(2, dtype="int64"), class_weights=[1, 2]),

@@ -126,6 +126,7 @@ def by_rows(loss, params):
         (drawing, ValueError, r"drawing draws from \['noise'\], and each rank would draw its own"),
         (by_rows, ValueError, r"by_rows reads \['x'\], inputs of the loss"),
         (updates.sgd, TypeError, "sgd is a rule of synk.extensions.updates already"),
+        (lambda loss, params: None, TypeError, "returns None, no updates; return a dict, or pairs"),
         (lambda loss, params: [], TypeError, "returns no updates"),
         (lambda loss, params: [(loss, loss)], TypeError, "not a pair; return"),
     ],

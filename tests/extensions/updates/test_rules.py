@@ -244,11 +244,15 @@ def test_momentum_of_a_variable_without_update_is_refused():
         ("momentum", {"learning_rate": 0.1, "momentum": 1.5}, r"momentum=1.5 is outside \[0, 1\)"),
         ("adam", {"beta2": 1}, r"beta2=1 is outside \[0, 1\)"),
         ("rmsprop", {"rho": -0.1}, r"rho=-0.1 is outside \[0, 1\)"),
+        ("lion", {"weight_decay": [0.1]}, "^weight_decay has 1 dimensions"),
+        ("lars", {"learning_rate": 0.1, "weight_decay": [0.1]}, "^weight_decay has 1 dimensions"),
+        ("adafactor", {"decay": 0}, "decay=0 is not positive"),
+        ("adafactor", {"decay": pt.dscalar("d")}, "decay=d is no number; pass one, as decay stays the same"),
     ],
 )
 def test_options_out_of_range_are_named(rule, options, message):
     regression = Regression()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         getattr(updates, rule)(regression.loss, regression.params, **options)
 
 
