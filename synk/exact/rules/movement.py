@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Join, Split
@@ -59,6 +60,12 @@ def split(op: Split, node: Apply, given: Relations) -> Outcome:
     if isinstance(value, Rows) and axis is not None and axis % node.inputs[0].type.ndim != value.axis:
         return given, [value] * len(node.outputs)
     return None
+
+
+@relate.register(ViewOp)
+def viewed(op: ViewOp, node: Apply, given: Relations) -> Outcome:
+    """Let a value that is passed on keep its relation: such Ops change its gradient alone, or stop it."""
+    return given, given
 
 
 @relate.register(CheckAndRaise)

@@ -6,6 +6,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.gradient import disconnected_grad, zero_grad
 
 from support.exact.comparison import close, plain_function
 from support.exact.simulated import Simulated
@@ -65,6 +66,14 @@ CASES = {
     "a mask that is constant": Case([x[PICKED], x.T[:, PICKED]], rows=(3,)),
     "the largest of a selection": Case([pt.argmax(y[late])], met=(1, 1)),
     "the largest of tokens": Case([pt.argmax(tokens.reshape((-1, 4)), axis=0)], met=(2, 0)),
+    "a value whose gradient is stopped": Case(
+        [
+            disconnected_grad(x) * 2,
+            zero_grad(y.sum()),
+            pytensor.grad(pt.exp(x - disconnected_grad(x.max(axis=1, keepdims=True))).sum(), x),
+        ],
+        met=(0, 0),
+    ),
     "the square of the number of rows": Case([n * k.shape[0] + x.sum(), pt.sqr(n) + x.sum()]),
     "a number of rows that is said": Case([pt.specify_shape(x, (12, 4)), pt.specify_shape(x, (n, 4)) * 2]),
     "rows repeated along rows": Case(
