@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.type import integer_dtypes
 
 from synk.extensions.losses.means import number, paired, predicted, reduced
@@ -201,10 +202,11 @@ def cross_entropy(
             "(rows, classes, ...) and labels (rows, ...)"
         )
     smoothing = number(what, "label_smoothing", label_smoothing, 0, 1)
+    labels = _of_pixels(what, labels, logits)
     table, flat = _as_table(logits), labels.reshape((-1,)) if labels.type.ndim > 1 else labels
     counted = None
     if ignored is not None:
-        if not isinstance(ignored, int | np.integer):
+        if isinstance(ignored, bool) or not isinstance(ignored, int | np.integer):
             raise TypeError(f"{what}: ignored={ignored!r} is no integer; pass a label, such as 255")
         counted = pt.neq(flat, ignored)
         flat = pt.switch(counted, flat, 0)
@@ -247,6 +249,24 @@ def _as_table(logits: Any) -> Any:
     return last.reshape((-1, logits.shape[1] if classes is None else classes))
 
 
+def _of_pixels(what: str, labels: Any, logits: Any) -> Any:
+    """Return labels that are checked for the logits' lengths, where graphs do not know them.
+
+    As many labels in another order of axes would be taken for those of other pixels.
+    """
+    unsure = [
+        k for k in range(1, labels.type.ndim) if None in (labels.type.shape[k], logits.type.shape[k + 1])
+    ]
+    if not unsure:
+        return labels
+    check = CheckAndRaise(
+        ValueError,
+        f"{what}: the labels have other lengths than the logits beside rows and classes; give logits (rows, "
+        "classes, ...) and labels (rows, ...)",
+    )
+    return check(labels, *[pt.eq(labels.shape[axis], logits.shape[axis + 1]) for axis in unsure])
+
+
 def _class_weights(what: str, class_weights: Any, logits: Any) -> Any:
     class_weights = pt.cast(pt.as_tensor_variable(class_weights), logits.dtype)
     if not may_be_equal(class_weights.type.shape, logits.type.shape[1:2]):
@@ -254,4 +274,9 @@ def _class_weights(what: str, class_weights: Any, logits: Any) -> Any:
             f"{what}: class_weights have shape {class_weights.type.shape}, the logits {logits.type.shape[1]} "
             "classes; give one weight a class"
         )
+    if None in (class_weights.type.shape[0], logits.type.shape[1]):
+        check = CheckAndRaise(
+            ValueError, f"{what}: class_weights are not as many as classes; give one a class"
+        )
+        return check(class_weights, pt.eq(class_weights.shape[0], logits.shape[1]))
     return class_weights

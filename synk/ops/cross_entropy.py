@@ -11,12 +11,13 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.tensor.type import TensorType
 
-from synk.ops.checks import common_length, float_tensor, integer_tensor
+from synk.ops.checks import common_length, float_tensor, integer_tensor, named
 from synk.ops.kernel_op import KernelOp
 from synk.ops.kernels.choose import norm_kernels
 from synk.ops.kernels.plain_norm import PlainNorm
 
 
+@named
 def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
     """Return ``-log softmax(logits)[label]`` of each row.
 

@@ -105,6 +105,23 @@ def test_a_length_that_is_not_known_is_checked_when_the_function_runs():
         f(np.ones((2, 1)), np.ones((2, 3)))
 
 
+def test_labels_of_other_pixels_are_refused_when_the_function_runs():
+    logits, k = pt.tensor4("logits"), pt.tensor("k", dtype="int64", shape=(None, None, None))
+    f = compiled(losses.cross_entropy(logits, k), [logits, k])
+    assert f(np.zeros((4, 3, 2, 5)), np.zeros((4, 2, 5), int)) == pytest.approx(np.log(3))
+    with pytest.raises(ValueError, match="cross_entropy: the labels have other lengths than the logits"):
+        f(np.zeros((4, 3, 2, 5)), np.zeros((4, 5, 2), int))
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_class_weights_are_counted_when_the_function_runs(n):
+    logits, k, c = pt.dmatrix("logits"), pt.lvector("k"), pt.dvector("c")
+    f = compiled(losses.cross_entropy(logits, k, class_weights=c), [logits, k, c])
+    assert f(np.zeros((4, 3)), [0, 1, 0, 1], np.ones(3)) == pytest.approx(np.log(3))
+    with pytest.raises(ValueError, match="class_weights are not as many as classes"):
+        f(np.zeros((4, 3)), [0, 1, 0, 1], np.ones(n))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
