@@ -15,7 +15,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from synk.extensions.gradients import listed
-from synk.extensions.updates.parts import Updates, check_common, check_decays, scalars
+from synk.extensions.updates.parts import Updates, check_common, check_decays, check_last, mark_done, scalars
 
 
 class Averaged:
@@ -45,6 +45,8 @@ class Averaged:
         params = listed(params)
         made = self.rule(loss, params, **options)
         check_common(made, "averaged")
+        check_last(made, "averaged", "accumulated")
+        mark_done(made, "averaged")
         new: dict[Any, Any] = dict(made.param_updates)
         pairs = []
         for param in params:
@@ -108,7 +110,7 @@ def averaged(rule: Callable[..., Updates], decay: Any = 0.999) -> Averaged:
     Raises
     ------
     ValueError
-        `decay` is no scalar, or outside of ``[0, 1)``.
+        `decay` is no scalar, or outside of ``[0, 1)``; when the rule is called, `accumulated` is within.
 
     References
     ----------

@@ -19,6 +19,12 @@ from pytensor.graph.traversal import ancestors
 
 from synk.extensions.gradients import flat_gradient, listed
 
+# What a wrapper has done that another one must not change afterwards.
+LATE = {
+    "accumulated": "accumulated takes one step in several calls",
+    "averaged": "averaged has the averages of other parameters",
+}
+
 Pair = tuple[Any, ...]  # (shared variable, new value); of a rank's own steps (..., None)
 
 
@@ -145,6 +151,23 @@ def check_common(updates: Updates, what: str) -> None:
             "put local outermost, as in local(clipped(adam, 1.0)), and its updates in a synk.sequence "
             "without all_reduce"
         )
+
+
+def check_last(updates: Updates, what: str, *earlier: str) -> None:
+    """Raise ValueError if a wrapper that must be outside of `what` is within, among those that are named."""
+    done = getattr(updates.flat_gradient.tag, "done", ())
+    for name in earlier:
+        if name in done:
+            raise ValueError(
+                f"{what} comes too late, as {LATE[name]}: put {name} outermost, as in "
+                f"{name}({what}(sgd, ...), ...)"
+            )
+
+
+def mark_done(updates: Updates, what: str) -> None:
+    """Note that new values of a rule are those of a wrapper, for `check_last`."""
+    tag = updates.flat_gradient.tag
+    tag.done = (*getattr(tag, "done", ()), what)
 
 
 def check_scalars(**options: Any) -> None:

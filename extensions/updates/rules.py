@@ -12,6 +12,7 @@ from synk.extensions.updates.parts import (
     Updates,
     check_common,
     check_decays,
+    check_last,
     from_gradient,
     scalars,
     state_like,
@@ -152,6 +153,7 @@ def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: A
 def _with_velocity(updates: Updates, params: Iterable[Any], momentum: Any, look_ahead: bool) -> Updates:
     check_decays(momentum=momentum)
     check_common(updates, "momentum")
+    check_last(updates, "momentum", "accumulated", "averaged")
     new_values: dict[Any, Any] = dict(updates.param_updates)
     for p in listed(params):
         if p not in new_values:

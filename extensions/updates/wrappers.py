@@ -16,7 +16,16 @@ import pytensor
 import pytensor.tensor as pt
 
 from synk.extensions.gradients import listed, reduced
-from synk.extensions.updates.parts import Updates, check_common, check_scalars, is_weight, replaced, scalars
+from synk.extensions.updates.parts import (
+    Updates,
+    check_common,
+    check_last,
+    check_scalars,
+    is_weight,
+    mark_done,
+    replaced,
+    scalars,
+)
 from synk.values.checks import checked_count
 
 
@@ -49,7 +58,8 @@ def decayed(
     Raises
     ------
     ValueError
-        `weight_decay` is no scalar; when the rule is called, it has no learning rate.
+        `weight_decay` is no scalar; when the rule is called, it has no learning rate, or `accumulated` or
+        `averaged` is within: these belong outside.
 
     References
     ----------
@@ -74,6 +84,7 @@ def decayed(
             raise ValueError("decayed finds no learning_rate of its rule; pass it by name, learning_rate=...")
         made = rule(loss, params, **options)
         check_common(made, "decayed")
+        check_last(made, "decayed", "accumulated", "averaged")
         shrinking = {param for param in params if decays(param)}
         pairs = []
         for variable, new in made.param_updates:
@@ -91,7 +102,7 @@ def accumulated(rule: Callable[..., Updates], n_calls: int) -> Callable[..., Upd
 
     Between, parameters and the state of the rule stay as they are; the sum of the gradients is part of
     ``step.state``, and so is the number of calls. If all calls have equally many rows, a step is that of one
-    call with all of their rows. `clipped` belongs inside, ``accumulated(clipped(adam, 1.0), 4)``, and clips
+    call with all of their rows. Other wrappers belong inside: ``accumulated(clipped(adam, 1.0), 4)`` clips
     the mean; a schedule that counts inside counts steps, one outside counts calls.
 
     Slices of a call, ``num_slices``, are for batches that do not fit into memory; this is for rows that the
@@ -130,6 +141,7 @@ def accumulated(rule: Callable[..., Updates], n_calls: int) -> Callable[..., Upd
     def with_sum(loss: Any, params: Any, **options: Any) -> Updates:
         made = rule(loss, params, **options)
         check_common(made, "accumulated")
+        mark_done(made, "accumulated")
         flat = made.flat_gradient
         total = pytensor.shared(np.zeros_like(flat.get_value(borrow=True)), name="gradient_of_calls")
         calls = pytensor.shared(np.asarray(0, "int64"), name="calls")

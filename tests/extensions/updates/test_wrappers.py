@@ -173,6 +173,26 @@ def test_clipping_outside_is_refused(wrap):
         rule(model.loss, model.params, learning_rate=0.1)
 
 
+def with_momentum(rule):
+    return lambda loss, params, **options: updates.apply_momentum(rule(loss, params, **options), params)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "inner", "outermost"),
+    [
+        (lambda rule: updates.decayed(rule, 0.1), lambda rule: updates.accumulated(rule, 2), "accumulated"),
+        (updates.averaged, lambda rule: updates.accumulated(rule, 2), "accumulated"),
+        (lambda rule: updates.decayed(rule, 0.1), updates.averaged, "averaged"),
+        (with_momentum, lambda rule: updates.accumulated(rule, 2), "accumulated"),
+    ],
+)
+def test_what_changes_a_step_that_is_taken_already_is_refused(wrap, inner, outermost):
+    model, options = Regression(), {"learning_rate": 0.1}
+    with pytest.raises(ValueError, match=f"comes too late, .*: put {outermost} outermost"):
+        wrap(inner(updates.sgd))(model.loss, model.params, **options)
+    inner(wrap(updates.sgd))(model.loss, model.params, **options)
+
+
 # --- clipped elements ------------------------------------------------------------------------------
 
 
