@@ -416,6 +416,7 @@ def test_random_graphs_give_the_numbers_of_the_oracle(name, oracle, device, reci
     check(recipe, oracle, modes[name](request.getfixturevalue("cupy") if name == "kernels" else device))
 
 
+@pytest.mark.slow
 @given(recipe=recipes)
 @graphs(4)
 def test_random_graphs_in_narrow_numbers_give_the_numbers_of_the_oracle(oracle, recipe):

@@ -99,6 +99,7 @@ def filled_with_what_all_ranks_have():
     return scan(lambda x_t, h: pt.tanh(x_t + h @ w), sequences=[xt], outputs_info=[start])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop",
     [
@@ -155,6 +156,7 @@ def test_a_state_made_of_all_rows_is_completed_once_a_step_and_nothing_is_gather
     assert {gathered for _, gathered in compared(gradients).values()} == {0}
 
 
+@pytest.mark.slow
 def test_statistics_of_all_rows_in_each_step_are_completed_there():
     def step(x_t, h):
         h = pt.tanh(x_t @ w + h)

@@ -25,6 +25,7 @@ def test_random_graphs_of_integers_have_the_numbers_of_numpy():
     examined(by_linker)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("module_ranks")
 def test_random_graphs_of_integers_have_the_numbers_of_numpy_on_ranks():
     examined(on_ranks)

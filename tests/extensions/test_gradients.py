@@ -22,6 +22,7 @@ def vector(size=3, name="p", dtype="float64"):
     return pytensor.shared(np.arange(1, size + 1, dtype=dtype), name=name)
 
 
+@pytest.mark.slow
 @given(parameters())
 def test_unflatten_undoes_flatten(given):
     values, weight = given

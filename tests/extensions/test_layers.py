@@ -536,6 +536,7 @@ def test_steps_of_embeddings_and_joined_branches_equal_those_of_one_process(modu
         np.testing.assert_allclose(mine.get_value(), expected.get_value(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_steps_without_batch_norm_equal_those_of_one_process(module_ranks):
     """Sums come in another order, and convolutions of fewer images may take other kernels: to 1e-9."""
     x, y = images(), pt.lvector("y")

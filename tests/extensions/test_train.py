@@ -232,6 +232,7 @@ def test_sliceable_variables_may_hold_the_data(module_ranks, data):
     same_values(spread, alone)
 
 
+@pytest.mark.slow
 def test_counters_random_states_and_floats_with_an_operation_are_left_to_the_ranks(module_ranks, data):
     """With "max", each rank keeps what is largest in its own rows."""
     model = Model()

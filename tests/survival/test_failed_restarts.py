@@ -133,6 +133,7 @@ assert "no run is open" in str(raised(synk.SynkStateError, synk.restart))
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", [slow("fork"), "descriptors"])
 def test_a_restart_that_fails_leaves_the_run_broken_and_the_next_one_works(refused):
     peopled(

@@ -379,6 +379,7 @@ def check_full(call):
 """
 
 
+@pytest.mark.slow
 def test_full_shared_memory_is_an_error_and_the_run_goes_on():
     in_small_shared_memory("""
     big = synk.function([x], (pt.outer(x, pt.ones(1 << 19)), "gather"))

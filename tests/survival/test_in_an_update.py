@@ -104,6 +104,7 @@ for steps_before in (1, 0):
     )
 
 
+@pytest.mark.slow
 def test_without_a_commit_a_restart_says_that_an_update_was_cut_short():
     script(
         """

@@ -287,6 +287,7 @@ synk.close()
 """)
 
 
+@pytest.mark.slow
 def test_a_restart_returns_what_was_committed_beside_the_variables():
     in_world("""
 world(2)

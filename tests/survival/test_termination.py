@@ -247,6 +247,7 @@ act(f, 1, "program")
 # --- children of the script ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_children_of_the_script_end_of_it_as_any_process():
     in_world("""
 import multiprocessing

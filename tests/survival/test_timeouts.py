@@ -151,6 +151,7 @@ for call in (f, both):
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [[2], slow([1, 2])])
 def test_a_big_message_to_a_worker_that_does_not_read_ends_at_the_deadline(victims):
     with_timeouts(f"""
@@ -166,6 +167,7 @@ assert (synk.get_value(2, big) == 1).all()
 """)
 
 
+@pytest.mark.slow
 def test_messages_between_commands_have_a_deadline_of_their_own():
     with_timeouts("""
 warnings.simplefilter("ignore", synk.SynkWarning)

@@ -200,6 +200,7 @@ def test_states_change_places(oracle, add):
     check_short(oracle, [a, b], [output[-1] for output in outputs], values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "echo", [*map(slow, ["row", "constant", "read", "made", "reversed"]), "written", "state"]
 )

@@ -152,6 +152,7 @@ def test_kernels_of_one_library_are_loaded_once(tmp_path):
     assert again.find("k1") is again.find("k2") is not None
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_library_is_unloaded_with_the_last_function_of_it(tmp_path, few_objects):
     def n_mapped():

@@ -180,6 +180,7 @@ def network(dtype="float32"):
     return [x, y], [loss, flat], updates, values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", slow("float64")])
 def test_a_network_passes_with_the_same_numbers(dtype):
     results = []

@@ -263,6 +263,7 @@ def chain():
     return lambda: function(np.linspace(0, 1, 2_000_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [slow(products), chain])
 def test_signals_are_handled_between_long_steps_and_nodes(made):
     function, handled = made(), []

@@ -13,6 +13,7 @@ import pytest
 from support.regions.compiled import compiled, regions_of
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_call():
     x = pt.matrix("x")
     function = compiled([x], [(x * 2).T.reshape((-1,)) + 1, x.sum(axis=0), x[::-1] * 2])

@@ -51,6 +51,7 @@ def test_an_interrupted_compilation_is_made_up_for(compiles_with, monkeypatch):
     assert [float(function(np.ones((2, 1)))[0]) for function in functions] == [14, 16]
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_another_thread_compiles_compiles_too(compiles_with, monkeypatch):
     x = pt.dmatrix("x")
     compiles_with("cc")

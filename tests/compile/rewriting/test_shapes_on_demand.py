@@ -45,6 +45,7 @@ def test_a_length_is_known_without_computing_what_has_it():
     assert function(np.ones((2, 3), "f"), np.ones((9, 5), "f")).tolist() == [2, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NEEDED, reason="this PyTensor infers shapes on demand")
 def test_a_long_chain_is_inferred_without_recursion_and_once():
     x, view = pt.fvector(), CountingView()

@@ -55,6 +55,7 @@ def test_every_rank_goes_on_with_its_own(tmp_path, ranks):
     assert [step(rows), step(rows), synk.gather(count).tolist()] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("saved_on", "loaded_on"), [slow(2, 1), (2, 3)])
 def test_what_ranks_have_of_their_own_is_refused_by_other_ranks(tmp_path, ranks, saved_on, loaded_on):
     ranks(saved_on, device="cpu")

@@ -56,6 +56,7 @@ class StopsAt(Callback):
 # --- by runs of their own: before the one that all others share ------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [slow("shared"), "data"])
 def test_a_rate_is_reduced_on_a_plateau_and_stays_so_in_a_training_that_goes_on(ranks, tmp_path, kind):
     ranks(2)

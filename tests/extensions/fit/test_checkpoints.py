@@ -187,6 +187,7 @@ def test_an_older_checkpoint_still_loads_but_holds_no_training(ranks, tmp_path):
 # --- on one rank -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_training_that_has_ended_is_not_done_again(case, tmp_path):
     expected = train(anew(case), tmp_path)
     assert train(anew(case), tmp_path, resume=tmp_path) == expected

@@ -204,6 +204,7 @@ def test_logs_are_whole_if_the_script_is_killed_after_a_recovery(ranks, tmp_path
     assert [line["epoch"] for line in lines if "epoch" in line] == list(range(EPOCHS))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*was not written:synk.SynkWarning")
 def test_parameters_that_became_nan_are_not_saved_after_a_recovery(ranks, tmp_path, monkeypatch):
     monkeypatch.setattr(recovery_module, "SHARE", 1e9)  # it commits after every step
@@ -281,6 +282,7 @@ def test_a_rate_follows_the_ranks_that_are_left(ranks, monkeypatch):
     assert [float(synk.get_value(rank, rate)) for rank in range(2)] == pytest.approx([0.04] * 2)
 
 
+@pytest.mark.slow
 def test_what_each_rank_has_for_itself_keeps_their_number(ranks, monkeypatch):
     ranks(2)
     case, own = make(rule=updates.sgd), pytensor.shared(np.zeros((1, 2)), name="own")
@@ -291,6 +293,7 @@ def test_what_each_rank_has_for_itself_keeps_their_number(ranks, monkeypatch):
     assert isinstance(caught.value.__cause__, BlockingIOError)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_each_time_or_in_recoveries_ends_the_training_after_so_many_tries(ranks):
     ranks(2)
     case = make(rule=updates.sgd)

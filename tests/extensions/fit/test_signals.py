@@ -101,6 +101,7 @@ class Hangs(Callback):
             os.kill(synk.pids()[1], signal.SIGSTOP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [False, slow(True)])
 def test_a_step_that_does_not_end_in_the_grace_is_given_up_and_the_last_checkpoint_stays(tmp_path, native):
     child = started(tmp_path, Hangs(native), grace=2)

@@ -31,6 +31,7 @@ def test_forward(case, budget, relu, has_bias):
         check_entry(Conv2d(convolution, relu), normal(x, 0), normal(w, 1), *bias)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(convolutions(), budgets)
 @example(POINTWISE, im2col.BYTES)

@@ -365,6 +365,7 @@ def test_a_name_is_not_needed_any_more(ranks, path, fate):
     assert_same(f(data, y), f(VALUES, y))
 
 
+@pytest.mark.slow
 @pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
 @pytest.mark.parametrize(("deaths", "times"), [(["kill"], 1), slow(["kill", "segfault"], 2)])
 def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path, warm_interpreter, deaths, times):

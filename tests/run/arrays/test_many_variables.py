@@ -122,6 +122,7 @@ def test_training_of_many_parameters_takes_few_messages(sent):
     np.testing.assert_allclose([p.get_value() for p in parameters], 1)
 
 
+@pytest.mark.slow
 def test_dropped_variables_take_few_messages_and_leave_nothing(variables, sent):
     before = held()
     synk.broadcast(variables)

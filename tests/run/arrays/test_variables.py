@@ -190,6 +190,7 @@ def test_each_rank_has_a_stream_of_its_own_and_rank_0_that_of_pytensor(ranks, ma
     np.testing.assert_array_equal(draws(make), first)
 
 
+@pytest.mark.slow
 def test_streams_do_not_depend_on_what_ran_before(run):
     state = pytensor.shared(np.random.default_rng(5), name="state")
     noise = pt.random.uniform(rng=state, size=(4,), return_next_rng=True)[1]

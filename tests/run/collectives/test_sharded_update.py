@@ -99,6 +99,7 @@ def test_the_parts_of_a_step_make_the_same_step(module_ranks, runs):
 NUMBERS = [(0.1, 0.9), (0.05, 0.5), (0.1, 0.9), (0.9, 0.1), (0.9, 0.5)]  # learning rates and momenta in turn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["momentum", slow("clipped")])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a sequence"])
 def test_numbers_of_the_rule_are_inputs_of_each_call(module_ranks, alone, by):
@@ -165,6 +166,7 @@ def by_norms(loss, params):
     return plain._replace(param_updates=pairs)
 
 
+@pytest.mark.slow
 def test_a_rule_that_needs_all_of_a_parameter_is_updated_by_every_rank(module_ranks):
     runs = [Trained(by_norms, shard) for shard in (None, "auto")]
     for trained in runs:

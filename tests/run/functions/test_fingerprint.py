@@ -43,6 +43,7 @@ step = train.make_train_function(loss, [w], [x], updates.adam, updates=[(state, 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [PLAIN, slow(ADAM)], ids=["plain", "adam"])
 def test_it_is_that_of_the_graph_in_every_process_for_any_ranks_and_values(made):
     one = in_this_process(ranks=1, value="zeros", power=2, made=made)

@@ -140,6 +140,7 @@ def test_c_prefix_asks_for_the_host_path_and_changes_no_number():
     np.testing.assert_array_equal(rows, np.arange(7.0))
 
 
+@pytest.mark.slow
 def test_float16_accumulates_in_float32(module_ranks):
     x = pt.vector("x", dtype="float16")
     f = synk.function([x], [(x[0], "sum"), (x[0], "avg")])

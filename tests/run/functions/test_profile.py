@@ -58,6 +58,7 @@ def test_a_train_step_is_profiled(ranks, n_ranks, tmp_path):
     assert "all_reduce" in (tmp_path / "trace.json").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "sums"),
     [slow(updates.sgd, {}), (updates.clipped(updates.sgd, 1.0), {"sums of update": 6, "all_reduce": 3})],

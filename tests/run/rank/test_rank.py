@@ -62,6 +62,7 @@ def step():
     return synk.function([], [], updates=[(w, w * 0.9 + change)], mode=mode), w, start
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(?s).*Graphs run in Python")
 def test_what_workers_cannot_compile_runs_in_python_on_all_ranks(ranks, native):
     OnOneRank.process = os.getpid()
@@ -111,6 +112,7 @@ def test_what_ran_as_c_runs_in_python_where_another_rank_cannot_compile_it(nativ
     assert set(native._known.values()) == {gives_up}
 
 
+@pytest.mark.slow
 def test_what_fails_on_all_ranks_alike_lets_nothing_else_fail(native):
     doubled(native)
     told = []

@@ -68,6 +68,7 @@ def test_distribute_may_be_called_any_number_of_times(ranks):
     assert synk.gather(v).tolist() == [3, 3]
 
 
+@pytest.mark.slow
 def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
     log = tmp_path / "log"
     log.touch()

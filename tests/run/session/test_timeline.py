@@ -89,6 +89,7 @@ def test_the_file_has_what_every_rank_did(ranks, tmp_path, n_ranks):
     assert [(row["rank"], row["n_commands"]) for row in rows] == [(rank, 5) for rank in range(n_ranks)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [updates.adam, slow(updates.clipped(updates.adam, 0.1))])
 def test_an_update_of_parts_is_computing_between_two_meetings(ranks, tmp_path, rule):
     ranks(2)
@@ -183,6 +184,7 @@ def test_methods_are_those_of_their_classes_before_and_after(ranks, tmp_path):
     assert not watched_methods()
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_calls_that_nobody_records(ranks, tmp_path):
     ranks(3)
     values = []

@@ -226,6 +226,7 @@ assert error.stderr == "" and "last words" not in str(error)
     assert done.stderr.count("Fatal Python error") == 1
 
 
+@pytest.mark.slow
 def test_megabytes_come_whole():
     done = in_world("""
 def talk():

@@ -118,6 +118,7 @@ TORCH = {
 TORCH_LOSSES = 0.0083  # the largest relative distance of 50 losses, that of attention in bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_ml_dtypes)])
 @pytest.mark.parametrize("build", [perceptron, slow(residual), slow(attention)])
 def test_gradients_are_as_near_as_those_of_autocast_and_losses_fall_alike(build, dtype):

@@ -113,6 +113,7 @@ def spare(case):
     return Oracle(case) if one_pixel else Refuses()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(case=cases(), relu=st.booleans(), has_bias=st.booleans())
 def test_every_geometry_is_computed_exactly(case, relu, has_bias):

@@ -58,6 +58,7 @@ def script(body, **environment):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [slow({}), {"OMP_NUM_THREADS": "2"}])
 def test_a_child_computes_after_its_parent_did(environment):
     done = script(
