@@ -209,7 +209,7 @@ def cross_entropy(
         if isinstance(ignored, bool) or not isinstance(ignored, int | np.integer):
             raise TypeError(f"{what}: ignored={ignored!r} is no integer; pass a label, such as 255")
         counted = pt.neq(flat, ignored)
-        flat = pt.switch(counted, flat, 0)
+        flat = pt.switch(counted, flat, pt.zeros_like(flat))
     scales = None if class_weights is None else _class_weights(what, class_weights, logits)
     elements = softmax_cross_entropy(table, flat)
     weight = None if scales is None else scales[flat]

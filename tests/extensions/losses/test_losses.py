@@ -105,6 +105,13 @@ def test_a_length_that_is_not_known_is_checked_when_the_function_runs():
         f(np.ones((2, 1)), np.ones((2, 3)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint64"])
+def test_labels_keep_their_dtype_where_some_are_ignored(dtype):
+    logits, k = pt.dmatrix("logits"), pt.vector("k", dtype=dtype)
+    f = compiled(losses.cross_entropy(logits, k, ignored=255), [logits, k])
+    assert f(np.zeros((3, 2)), np.array([0, 255, 1], dtype)) == pytest.approx(np.log(2))
+
+
 def test_labels_of_other_pixels_are_refused_when_the_function_runs():
     logits, k = pt.tensor4("logits"), pt.tensor("k", dtype="int64", shape=(None, None, None))
     f = compiled(losses.cross_entropy(logits, k), [logits, k])
