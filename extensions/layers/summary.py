@@ -43,7 +43,7 @@ def summary(layer: Layer, x: Any) -> str:
     Raises
     ------
     TypeError, ValueError
-        As the layers raise them, of an input that does not fit.
+        `x` is a shape; or as the layers raise them, of an input that does not fit.
 
     See Also
     --------
@@ -61,7 +61,10 @@ def summary(layer: Layer, x: Any) -> str:
     --------------------------------------------------
                                             195    780
     """
-    layer, x = as_layer(layer), pt.as_tensor_variable(x)
+    layer = as_layer(layer)
+    if isinstance(x, list | tuple) and None in x:
+        raise TypeError(f"summary takes a tensor, not a shape: pass pytensor.tensor.tensor(shape={tuple(x)})")
+    x = pt.as_tensor_variable(x)
     rows: list[Row] = []
     with noted(layer, rows):
         y = layer(x)

@@ -641,6 +641,11 @@ def test_a_network_learns_by_heart(module_ranks):
         (lambda: Joined(ReLU(), axis=2)(matrix(4)), ValueError, "joins along axis 2 of shape"),
         (lambda: Conv(4, 6, (3, 3, 3), rng=generator()), ValueError, r"size=\(3, 3, 3\) is no pair; pass"),
         (lambda: summary(Dense, matrix(4)), TypeError, "Dense is a class, not a layer"),
+        (
+            lambda: summary(Flatten(), (None, 3)),
+            TypeError,
+            r"not a shape: pass .*tensor\(shape=\(None, 3\)\)",
+        ),
         (lambda: GroupNorm(4, groups=3), ValueError, "groups=3 does not divide n=4 channels"),
         (
             lambda: GroupNorm(4, groups=2)(images("float32")),
