@@ -143,11 +143,19 @@ def _without_marks(values: Sequence[Any]) -> tuple[Any, ...]:
 
     Every gradient begins with such a 1, and the loss, or a sum with it, would seem to be read.
     """
-    by = {}
-    for node in io_toposort([], list(values)):
-        if isinstance(node.op, _Gradient) or _fills_a_number(node):
-            by[node.outputs[0]] = node.inputs[1]
-    return tuple(graph_replace(list(values), by, strict=False))
+    values = tuple(values)
+    while by := _marks(values):  # again, as what stands for a mark may have others
+        values = tuple(graph_replace(list(values), by, strict=False))
+    return values
+
+
+def _marks(values: Sequence[Any]) -> dict[Any, Any]:
+    """Return what stands for each mark, and for each 1 in the shape of a number."""
+    return {
+        node.outputs[0]: node.inputs[1]
+        for node in io_toposort([], list(values))
+        if isinstance(node.op, _Gradient) or _fills_a_number(node)
+    }
 
 
 def _fills_a_number(node: Apply) -> bool:

@@ -144,3 +144,14 @@ def test_a_rule_of_one_process_is_told_where_it_belongs():
         TypeError, match="returns a OrderedDict, as rules of one process do; pass .*distributed"
     ):
         make_train_function(model.loss, model.params, model.inputs, foreign_rules.adam)
+
+
+def test_a_term_of_a_number_is_no_value_of_the_loss():
+    def decaying(loss, params):
+        gradients = pytensor.grad(loss + 0.5 * sum(pt.sqr(p).sum() for p in params), params)
+        return [(p, p - 0.1 * g) for p, g in zip(params, gradients, strict=True)]
+
+    x, w = pt.vector("x"), pytensor.shared(np.array(1.0), name="w")
+    step = make_train_function((w * x).mean(), [w], [x], updates.distributed(decaying))
+    step([1.0, 3.0])  # a gradient of 2, and of 1 from the term
+    assert w.get_value() == pytest.approx(0.7)
