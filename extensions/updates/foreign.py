@@ -150,7 +150,7 @@ def _without_marks(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _marks(values: Sequence[Any]) -> dict[Any, Any]:
-    """Return what stands for each mark, and for each 1 in the shape of a number."""
+    """Map each mark to its gradient, and each 1 in the shape of a number to the number 1."""
     return {
         node.outputs[0]: node.inputs[1]
         for node in io_toposort([], list(values))
