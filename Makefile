@@ -69,7 +69,7 @@ CACHE = -o cache_dir=.pytest_cache/$@
 AGAIN := --last-failed --last-failed-no-failures none --at-most-failed 2 -rap
 run = $(PYTEST) $(CACHE) --cache-clear $(JOBS) $(1) || { [ $$? -eq 1 ] && $(PYTEST) $(CACHE) $(AGAIN) $(1); }
 
-test: $(DEV)  ## run the tests that a change waits for, in five minutes
+test: $(DEV)  ## run the tests that a change waits for, in six minutes
 	$(call run,$(SOON) $(SCRIPTS) $(filter-out $(LATER),$(OTHERS)))
 
 test-rest: $(DEV)  ## run the tests that `make test` leaves out, but for soaks
