@@ -220,11 +220,13 @@ class Barrier:
 
     def _complete(self) -> bool:
         get, ticket = self.control.get, self._ticket
+        # Only a rank that has not arrived counts as failed, since one may arrive here and fail later: so who
+        # failed is read before who arrived.
+        failed = [other for other in self._others if get(other, FAILED) == self._command]
         late = [other for other in self._others if get(other, ARRIVED) < ticket]
         if not late:
             return True
-        # Only a rank that has not arrived counts as failed, since one may arrive here and fail later.
-        if any(get(other, FAILED) == self._command for other in late):
+        if not set(late).isdisjoint(failed):
             raise Aborted
         if any(get(other, FAILED) == ABANDONED for other in self._others):
             raise Aborted

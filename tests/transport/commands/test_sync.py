@@ -180,6 +180,22 @@ def test_arrival_counts_before_failure():
             one.wait()
 
 
+def test_a_rank_that_arrives_and_fails_while_others_look_has_arrived(monkeypatch):
+    with shared(2) as (control, bells), impatient(control, bells) as (one, other):
+        get = control.get
+
+        def arrive_and_fail(rank, field):
+            value = get(rank, field)
+            if (rank, field) == (1, ARRIVED) and not value:
+                other.wait()
+                other.fail()
+            return value  # as it was before
+
+        monkeypatch.setattr(control, "get", arrive_and_fail)
+        one.wait()
+        assert get(1, FAILED)
+
+
 def test_tickets_of_an_aborted_command_do_not_match_the_next():
     with shared(2) as (control, bells), impatient(control, bells) as (one, other):
         for _ in range(5):
