@@ -1,5 +1,6 @@
 """Rewrites of patterns apply where they did, and are tried where their Ops follow one another."""
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -54,3 +55,11 @@ def test_patterns_are_compared_where_their_ops_follow_one_another(monkeypatch):
     assert compared == []
     pytensor.function([d], pt.log(pt.sigmoid(d)), mode=array_mode())
     assert "logsigm_to_softplus" in compared
+
+
+def test_a_pattern_that_is_wrong_for_narrow_integers_stays_guarded():
+    k = pt.bvector("k")  # int8, whose -128 is its own negative
+    function = pytensor.function([k], pt.log(pt.sigmoid(k)), mode=array_mode())
+    lowest, *others = function(np.array([-128, -3, 0, 5], "int8"))
+    assert lowest < -100  # -inf in float32; by the pattern it would be 0
+    np.testing.assert_allclose(others, -np.logaddexp(0, [3.0, 0.0, -5.0]), rtol=1e-5)  # of float32, near 1
